@@ -1,0 +1,1 @@
+"""Feature caches and captions in, a trained captioner and its captions out."""

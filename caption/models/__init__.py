@@ -1,0 +1,1 @@
+"""One file per captioning paper: only what that paper adds."""

@@ -1,0 +1,1 @@
+"""Captions and references in, scores out."""

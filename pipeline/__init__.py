@@ -1,0 +1,1 @@
+"""The front door: command line, recipes, run folders, tables and reports."""

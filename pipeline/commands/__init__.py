@@ -1,0 +1,1 @@
+"""One file per sub-command of the `pipeline` program."""
