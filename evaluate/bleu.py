@@ -6,13 +6,15 @@ No smoothing, but the two epsilons of the COCO code, which decide the value of h
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from evaluate.pairs import Id, paired
 
 ORDERS = 4
+COUNTS = 2 * ORDERS + 2  # hits and guesses of each order, candidate length, reference length
 _TINY = 1e-15  # added to hits and to the candidate's length
 _SMALL = 1e-9  # added to guesses and to the reference's length
 
@@ -28,55 +30,48 @@ def bleu(
     of images), `per_image[k]` the list of that order, images in the order of `references`.
     Raises EvaluateError when the ids differ.
     """
-    per_image: list[list[float]] = [[] for _ in range(ORDERS)]
-    total = _Counts()
-    for texts, candidate in paired(references, candidates):
-        counts = _image_counts([t.split() for t in texts], candidate.split())
-        total.add(counts)
-        for order, value in enumerate(counts.scores()):
-            per_image[order].append(value)
-    return total.scores(), per_image
+    counts = bleu_counts(references, candidates)
+    return bleu_of_counts(counts.sum(axis=0)).tolist(), bleu_of_counts(counts).T.tolist()
 
 
-class _Counts:
-    """Hits and guesses per order, and the two lengths; of one image, or summed over images."""
+def bleu_counts(references: Mapping[Id, Sequence[str]], candidates: Mapping[Id, str]) -> np.ndarray:
+    """What BLEU counts in each image: float64 (images, 10), in the order of `references`.
 
-    def __init__(self) -> None:
-        self.hits = [0] * ORDERS
-        self.guesses = [0] * ORDERS
-        self.candidate_length = 0
-        self.reference_length = 0
-
-    def add(self, other: _Counts) -> None:
-        self.hits = [a + b for a, b in zip(self.hits, other.hits, strict=True)]
-        self.guesses = [a + b for a, b in zip(self.guesses, other.guesses, strict=True)]
-        self.candidate_length += other.candidate_length
-        self.reference_length += other.reference_length
-
-    def scores(self) -> list[float]:
-        """Geometric means of the precisions up to each order, times the brevity penalty."""
-        ratio = (self.candidate_length + _TINY) / (self.reference_length + _SMALL)
-        penalty = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
-        scores, product = [], 1.0
-        for order in range(ORDERS):
-            product *= (self.hits[order] + _TINY) / (self.guesses[order] + _SMALL)
-            scores.append(penalty * product ** (1 / (order + 1)))
-        return scores
+    A row holds the clipped hits of orders 1 to 4, the guesses of orders 1 to 4, the length of the
+    candidate and that of the closest reference. Rows add up: BLEU of any set of images is
+    `bleu_of_counts` of the sum of its rows. Raises EvaluateError when the ids differ.
+    """
+    rows = [
+        _image_counts([text.split() for text in texts], candidate.split())
+        for texts, candidate in paired(references, candidates)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, COUNTS)  # (images, 10)
 
 
-def _image_counts(references: Sequence[Sequence[str]], candidate: Sequence[str]) -> _Counts:
-    counts = _Counts()
+def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
+    """BLEU-1..4 of counts (..., 10): geometric means of precisions times the brevity penalty.
+
+    Returns float64 (..., 4).
+    """
+    hits, guesses = counts[..., :ORDERS], counts[..., ORDERS : 2 * ORDERS]  # (..., 4) each
+    products = np.cumprod((hits + _TINY) / (guesses + _SMALL), axis=-1)  # (..., 4)
+    means = products ** (1 / np.arange(1, ORDERS + 1))  # (..., 4)
+    ratio = (counts[..., -2] + _TINY) / (counts[..., -1] + _SMALL)  # (...)
+    penalty = np.exp(np.minimum(0.0, 1 - 1 / ratio))  # (...)
+    bleus: np.ndarray = means * penalty[..., None]  # (..., 4)
+    return bleus
+
+
+def _image_counts(references: Sequence[Sequence[str]], candidate: Sequence[str]) -> list[int]:
     length = len(candidate)
-    counts.candidate_length = length
-    counts.reference_length = min((len(r) for r in references), key=lambda n: (abs(n - length), n))
-    counts.guesses = [max(0, length - order) for order in range(ORDERS)]
+    closest = min((len(r) for r in references), key=lambda n: (abs(n - length), n))
     most = _ngrams(())
     for reference in references:
         for order, ngrams in enumerate(_ngrams(reference)):
             most[order] |= ngrams  # the union of counters keeps the larger count
-    for order, ngrams in enumerate(_ngrams(candidate)):
-        counts.hits[order] = (ngrams & most[order]).total()
-    return counts
+    hits = [(own & most[order]).total() for order, own in enumerate(_ngrams(candidate))]
+    guesses = [max(0, length - order) for order in range(ORDERS)]
+    return [*hits, *guesses, length, closest]
 
 
 def _ngrams(tokens: Sequence[str]) -> NgramCounts:
