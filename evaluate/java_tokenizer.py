@@ -1,0 +1,51 @@
+"""The official PTB tokenizer (Stanford CoreNLP 3.4.1 in Java), to check the one in Python by.
+
+It runs as a process of its own (GPL), once per call.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+
+from evaluate.errors import EvaluateError
+from evaluate.java import ENGLISH, environment, find_java, wheel_file
+
+_JAR = "tokenizer/stanford-corenlp-3.4.1.jar"
+_REMOVED = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".split())
+# The program ends a line at each of these, so one inside a caption would shift all later ones.
+_LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
+_SECONDS_PER_CAPTION = 0.01
+_SECONDS_TO_START = 120.0
+
+
+def java_tokenize(captions: Sequence[str]) -> list[str]:
+    """As `evaluate.tokenizer.ptb_tokenize`, by the official program.
+
+    Raises NotAvailable without Java or its jar, EvaluateError when the program fails.
+    """
+    if not captions:
+        return []
+    text = "".join(f"{_LINE_BREAKS.sub(' ', caption)}\n" for caption in captions)
+    command = [str(find_java().path), *ENGLISH, "-cp", str(wheel_file(_JAR))]
+    command += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    try:
+        done = subprocess.run(
+            command,
+            input=text.encode("utf-8", "replace"),
+            capture_output=True,
+            env=environment(),
+            timeout=_SECONDS_TO_START + _SECONDS_PER_CAPTION * len(captions),
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EvaluateError(f"the Java tokenizer does not run ({error})") from error
+    lines = done.stdout.decode("utf-8", "replace").split("\n")[:-1]
+    if done.returncode != 0 or len(lines) != len(captions):
+        said = "\n".join(done.stderr.decode("utf-8", "replace").splitlines()[-5:])
+        raise EvaluateError(
+            f"the Java tokenizer ended with {done.returncode} and {len(lines)} lines for"
+            f" {len(captions)} captions; it said:\n{said}"
+        )
+    return [" ".join(t for t in line.rstrip().split(" ") if t not in _REMOVED) for line in lines]
