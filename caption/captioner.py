@@ -1,0 +1,49 @@
+"""What a captioner is: the seam between models, decoding and training.
+
+Legend: B images, R rows (R / B captions or beams per image, grouped by image), T words,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from caption.features import Features
+
+
+class State(Protocol):
+    """What decoding carries from word to word, one entry per row."""
+
+    def reorder(self, rows: Tensor) -> Any:
+        """The state of the rows at `rows` (R',), which stay grouped by image."""
+
+
+class Captioner(nn.Module, ABC):
+    """A model that captions images; it knows nothing of files, beams or rewards.
+
+    `needs` names the feature streams it reads.
+    """
+
+    needs: tuple[str, ...]
+
+    @abstractmethod
+    def encode(self, features: Features) -> Any:
+        """The memory of B images, computed once per image."""
+
+    @abstractmethod
+    def forward(self, memory: Any, tokens: Tensor) -> Tensor:
+        """Teacher forcing: logits (R, T, V) after each of the tokens (R, T).
+
+        R is a multiple of the memory's B; rows r of image b stand at b R/B .. (b+1) R/B - 1.
+        """
+
+    @abstractmethod
+    def start(self, memory: Any) -> Any:
+        """The state before the first word: one row per image."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Log-probabilities (R, V) of the next word after `tokens` (R,), and the next state."""

@@ -1,0 +1,110 @@
+"""Checkpoints: a folder of weights, training state and facts, replaced whole.
+
+`model.safetensors`, `training_state.pt` (tensors, numbers and strings only) and `meta.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from caption.errors import CaptionError
+
+
+def save(folder: Path, model: nn.Module, meta: dict[str, Any], state: dict | None) -> None:
+    """Write a checkpoint; a reader finds the old one or the new one, never a mixture.
+
+    Raises CaptionError when it cannot be written; the old one then still stands.
+    """
+    fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+        save_file(tensors, fresh / "model.safetensors")
+        if state is not None:
+            torch.save(state, fresh / "training_state.pt")
+        (fresh / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        for file in fresh.iterdir():
+            _sync(file)
+        _sync(fresh)
+        find(folder)  # puts an interrupted replacement right first
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(folder, old)
+        os.replace(fresh, folder)
+        _sync(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise CaptionError(f"{folder}: cannot be written ({error.strerror or error})") from error
+
+
+def find(folder: Path) -> Path | None:
+    """The checkpoint, after putting right a replacement that was killed half way; or None."""
+    old = folder.with_name(f"{folder.name}.old")
+    if not folder.exists() and old.exists():
+        os.replace(old, folder)
+    return folder if (folder / "meta.json").exists() else None
+
+
+def load_model(folder: Path, model: nn.Module) -> dict[str, Any]:
+    """Fill the model and return the checkpoint's meta. Lists parameters that do not fit."""
+    meta = load_meta(folder)
+    path = folder / "model.safetensors"
+    try:
+        tensors = load_file(path)
+    except Exception as error:  # safetensors raises its own unexported kinds
+        raise CaptionError(f"{path}: cannot be read as safetensors ({error})") from error
+    fill(model, tensors, str(path))
+    return meta
+
+
+def fill(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
+    """Load tensors by name; raise CaptionError listing what is missing, extra or misshapen."""
+    own = model.state_dict()
+    problems = [f"missing {name}" for name in own if name not in tensors]
+    problems += [f"unexpected {name}" for name in tensors if name not in own]
+    problems += [
+        f"{name} is {tuple(tensors[name].shape)}, wanted {tuple(own[name].shape)}"
+        for name in own
+        if name in tensors and tensors[name].shape != own[name].shape
+    ]
+    if problems:
+        shown = "\n  ".join(problems[:20])
+        raise CaptionError(f"{source} does not fit the model ({len(problems)}):\n  {shown}")
+    model.load_state_dict(tensors)
+
+
+def load_meta(folder: Path) -> dict[str, Any]:
+    """The facts beside the weights. Raises CaptionError naming the file."""
+    path = folder / "meta.json"
+    try:
+        meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CaptionError(f"{path}: no readable checkpoint ({error})") from error
+    return meta
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """Optimizer, random states and counters. Raises CaptionError naming the file."""
+    path = folder / "training_state.pt"
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # torch raises many kinds for a broken file
+        raise CaptionError(f"{path}: no readable training state ({error})") from error
+    return state
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

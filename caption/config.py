@@ -1,0 +1,137 @@
+"""What a training run is told, beside the model's own sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from caption.errors import CaptionError
+
+
+def _choice(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise CaptionError(f"{key} is {value!r}, wanted one of {', '.join(allowed)}")
+
+
+def _positive(**values: float) -> None:
+    for key, value in values.items():
+        if value <= 0:
+            raise CaptionError(f"{key.replace('__', '.')} is {value}, wanted more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Captions and features."""
+
+    tokenizer: str = "ptb"  # `ptb`: our tokenizer on raw captions; `file`: the file's own tokens
+    max_words: int = 20  # captions are cut behind so many words
+    train_images: int | None = None  # only the first so many training images
+    validation_images: int | None = None  # only the first so many validation images
+    shuffle_features: bool = False  # give each image another's features: a language-only model
+
+    def __post_init__(self) -> None:
+        _choice("data.tokenizer", self.tokenizer, ("ptb", "file"))
+        _positive(data__max_words=self.max_words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyConfig:
+    """Which words the captioner knows."""
+
+    min_count: int = 5  # a word must be seen so often (M2: 5)
+    splits: tuple[str, ...] = ("train",)  # counted splits; M2's papers used train and val
+
+    def __post_init__(self) -> None:
+        _positive(vocabulary__min_count=self.min_count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropyConfig:
+    """The first stage."""
+
+    epochs: int = 30  # at most
+    patience: int = 5  # stop after so many epochs without a better validation CIDEr-D
+    images: int = 10  # images in a batch
+    captions: int = 5  # captions of each image in a batch; 1 draws single (image, caption) pairs
+    learning_rate: float = 4.4e-4  # at the peak
+    warmup: int = 10000  # steps up to the peak
+    schedule: str = "noam"  # `noam`: inverse square root; `linear`: down to `decay_to`
+    decay_to: float = 0.0  # share of the peak at the last step of `linear`
+    betas: tuple[float, float] = (0.9, 0.98)  # of Adam
+    weight_decay: float = 0.0  # of AdamW
+    clip: float | None = None  # largest gradient norm
+    smoothing: float = 0.0  # label smoothing
+
+    def __post_init__(self) -> None:
+        _choice("xe.schedule", self.schedule, ("noam", "linear"))
+        _positive(
+            xe__images=self.images,
+            xe__captions=self.captions,
+            xe__learning_rate=self.learning_rate,
+            xe__patience=self.patience,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfCriticalConfig:
+    """The second stage."""
+
+    epochs: int = 0  # at most; 0 leaves the stage out
+    patience: int = 5  # stop after so many epochs without a better validation CIDEr-D
+    images: int = 10  # images in a batch
+    samples: int = 5  # captions per image: beams, or draws
+    baseline: str = "beams"  # `beams`: mean reward of the image's beams; `greedy`: classic SCST
+    learning_rate: float = 5e-6  # constant
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    clip: float | None = None  # largest gradient norm
+    document: str = "caption"  # of the reward's document frequencies: `caption` (M2) or `image`
+    eos: bool = False  # count the end of the sentence as a word of the reward
+
+    def __post_init__(self) -> None:
+        _choice("scst.baseline", self.baseline, ("beams", "greedy"))
+        _choice("scst.document", self.document, ("caption", "image"))
+        _positive(
+            scst__images=self.images,
+            scst__samples=self.samples,
+            scst__learning_rate=self.learning_rate,
+            scst__patience=self.patience,
+        )
+        if self.baseline == "beams" and self.samples < 2:
+            raise CaptionError(
+                f"scst.samples is {self.samples} with scst.baseline 'beams', wanted 2 or more:"
+                " one beam is its own mean"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """Validation, evaluation and self-critical sampling."""
+
+    beam: int = 5  # beams of the beam search
+    max_words: int = 20  # longest caption, end of sentence included
+    images: int = 50  # images decoded at once
+
+    def __post_init__(self) -> None:
+        _positive(
+            decoding__beam=self.beam,
+            decoding__max_words=self.max_words,
+            decoding__images=self.images,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Both stages and what surrounds them."""
+
+    seed: int = 1
+    data: DataConfig = field(default_factory=DataConfig)
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    xe: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
+    scst: SelfCriticalConfig = field(default_factory=SelfCriticalConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    precision: str = "float32"  # or `bfloat16`: autocast of the forward pass
+    save_every: float = 120.0  # seconds between checkpoints inside an epoch
+
+    def __post_init__(self) -> None:
+        _choice("precision", self.precision, ("float32", "bfloat16"))
+        if self.decoding.max_words < 2 or self.data.max_words < 1:
+            raise CaptionError("decoding.max_words is below 2: no room for a word and its end")

@@ -1,0 +1,217 @@
+"""Caption files read as one thing: images with their captions and splits.
+
+Karpathy JSON (`dataset_*.json`), COCO `captions_*.json`, and CSV or TSV with the columns
+`image,caption[,split]`. Image ids are strings: a COCO number, else the file name's stem.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from caption.errors import CaptionError
+from extract.cache import image_id_of
+
+Tokenize = Callable[[Sequence[str]], list[str]]  # captions -> tokens joined by single spaces
+
+IMAGE_COLUMNS = ("image", "image_id", "filename", "file_name", "path", "id")
+TRAIN_SPLITS = ("train", "restval")  # Karpathy's `restval` belongs to training
+
+
+@dataclass(kw_only=True)
+class CaptionedImage:
+    """One image: its id, split (None where the file has none), captions and tokens if given."""
+
+    image_id: str
+    split: str | None = None
+    captions: list[str] = field(default_factory=list)
+    tokens: list[list[str]] | None = None
+    filename: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionData:
+    """The images of one caption file, in the file's order."""
+
+    path: Path
+    images: list[CaptionedImage]
+
+    def split(self, name: str) -> list[CaptionedImage]:
+        """The images of a split; `train` includes Karpathy's `restval`.
+
+        Raises CaptionError naming the splits there are.
+        """
+        wanted = TRAIN_SPLITS if name == "train" else (name,)
+        found = [image for image in self.images if image.split in wanted]
+        if not found:
+            splits = sorted({image.split for image in self.images if image.split is not None})
+            raise CaptionError(
+                f"{self.path}: no image of split {name!r}; it has "
+                f"{', '.join(splits) if splits else 'no splits: add a column or key `split`'}"
+            )
+        return found
+
+
+def read_captions(path: str | Path) -> CaptionData:
+    """Read a caption file of any known form.
+
+    Raises CaptionError with file and line or entry for whatever cannot be read.
+    """
+    path = Path(path)
+    try:
+        if path.suffix.lower() in (".csv", ".tsv"):
+            images = _read_table(path)
+        else:
+            images = _read_json(path)
+    except OSError as error:
+        raise CaptionError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise CaptionError(f"{path}: byte {error.start} is no UTF-8, wanted UTF-8") from error
+    if not images:
+        raise CaptionError(f"{path}: holds no captioned image")
+    return CaptionData(path=path, images=images)
+
+
+def tokenized(image: CaptionedImage, source: Path, rule: str, tokenize: Tokenize) -> list[str]:
+    """The image's captions as tokens joined by spaces, by rule `file` or `ptb`.
+
+    `file` takes the tokens that the caption file carries and raises CaptionError where it
+    carries none; `ptb` runs `tokenize` over the raw captions.
+    """
+    if rule == "file":
+        if image.tokens is None:
+            raise CaptionError(
+                f"{source}: image {image.image_id} has no `tokens`, but data.tokenizer is 'file';"
+                " type -o data.tokenizer=ptb"
+            )
+        return [" ".join(words) for words in image.tokens]
+    return tokenize(image.captions)
+
+
+def _read_table(path: Path) -> list[CaptionedImage]:
+    images: dict[str, CaptionedImage] = {}
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        header = [name.strip().lower() for name in next(rows, [])]
+        image_column = next((header.index(name) for name in IMAGE_COLUMNS if name in header), None)
+        if image_column is None or "caption" not in header:
+            raise CaptionError(
+                f"{path}: line 1: found the columns {', '.join(header) or 'none'},"
+                " wanted image,caption[,split]"
+            )
+        caption_column = header.index("caption")
+        split_column = header.index("split") if "split" in header else None
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise CaptionError(
+                    f"{path}: line {rows.line_num}: {len(row)} columns, wanted {len(header)}"
+                    " (quote captions that hold the separator)"
+                )
+            name, split = row[image_column].strip(), None
+            if split_column is not None:
+                split = row[split_column].strip() or None
+            if not name:
+                raise CaptionError(f"{path}: line {rows.line_num}: the image's name is empty")
+            _add_row(images, path, rows.line_num, name, split, row[caption_column])
+    return list(images.values())
+
+
+def _add_row(
+    images: dict[str, CaptionedImage],
+    path: Path,
+    line: int,
+    name: str,
+    split: str | None,
+    caption: str,
+) -> None:
+    key = image_id_of(name)
+    image = images.setdefault(key, CaptionedImage(image_id=key, split=split, filename=name))
+    if image.filename != name:
+        raise CaptionError(
+            f"{path}: line {line}: {name} and {image.filename} have the same image id {key!r}"
+        )
+    if image.split != split:
+        raise CaptionError(
+            f"{path}: line {line}: {name} is in split {split!r} here and in {image.split!r} above"
+        )
+    image.captions.append(caption)
+
+
+def _read_json(path: Path) -> list[CaptionedImage]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise CaptionError(
+            f"{path}: line {error.lineno}, column {error.colno}: {error.msg}, wanted JSON"
+        ) from error
+    wanted = "wanted Karpathy's {images: [{sentences: ...}]} or COCO's {images, annotations}"
+    if not isinstance(content, dict):
+        raise CaptionError(f"{path}: holds a {type(content).__name__}, {wanted}")
+    if isinstance(content.get("annotations"), list):
+        return _read_coco(path, content)
+    if isinstance(content.get("images"), list):
+        return _read_karpathy(path, content["images"])
+    raise CaptionError(f"{path}: found the keys {', '.join(map(repr, content))}, {wanted}")
+
+
+def _read_coco(path: Path, content: dict[str, Any]) -> list[CaptionedImage]:
+    images: dict[str, CaptionedImage] = {}
+    for number, entry in enumerate(content.get("images") or []):
+        where = f"images[{number}]"
+        key = str(_value(path, where, entry, "id", (int, str)))
+        if key in images:
+            raise CaptionError(f"{path}: {where}: image id {key!r} stands there twice")
+        images[key] = CaptionedImage(
+            image_id=key, split=entry.get("split"), filename=entry.get("file_name")
+        )
+    for number, entry in enumerate(content["annotations"]):
+        where = f"annotations[{number}]"
+        key = str(_value(path, where, entry, "image_id", (int, str)))
+        caption = _value(path, where, entry, "caption", (str,))
+        images.setdefault(key, CaptionedImage(image_id=key)).captions.append(caption)
+    return [image for image in images.values() if image.captions]
+
+
+def _read_karpathy(path: Path, entries: list[Any]) -> list[CaptionedImage]:
+    images: dict[str, CaptionedImage] = {}
+    for number, entry in enumerate(entries):
+        where = f"images[{number}]"
+        filename = _value(path, where, entry, "filename", (str,))
+        sentences = _value(path, where, entry, "sentences", (list,))
+        key = str(entry["cocoid"]) if "cocoid" in entry else image_id_of(filename)
+        if key in images:
+            raise CaptionError(
+                f"{path}: {where}: {filename} and {images[key].filename} have the same id {key!r}"
+            )
+        captions, tokens = [], []
+        for place, sentence in enumerate(sentences):
+            inner = f"{where}.sentences[{place}]"
+            tokens.append(sentence.get("tokens") if isinstance(sentence, dict) else None)
+            raw = sentence.get("raw") if isinstance(sentence, dict) else None
+            if raw is None and tokens[-1] is not None:
+                raw = " ".join(tokens[-1])
+            if not isinstance(raw, str):
+                raise CaptionError(f"{path}: {inner}: neither `raw` nor `tokens`, wanted a caption")
+            captions.append(raw)
+        images[key] = CaptionedImage(
+            image_id=key,
+            split=entry.get("split"),
+            captions=captions,
+            tokens=None if any(words is None for words in tokens) else tokens,
+            filename=filename,
+        )
+    return list(images.values())
+
+
+def _value(path: Path, where: str, entry: Any, key: str, types: tuple[type, ...]) -> Any:
+    found = entry.get(key) if isinstance(entry, dict) else None
+    if not isinstance(found, types) or isinstance(found, bool):
+        names = " or ".join(kind.__name__ for kind in types)
+        raise CaptionError(f"{path}: {where}: `{key}` is {found!r}, wanted a {names}")
+    return found

@@ -1,0 +1,71 @@
+"""A batch of image features as tensors.
+
+B batch, N rows (regions or grid cells, padded to the longest of the batch), D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from caption.errors import CaptionError
+from extract.cache import ImageFeatures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Streams of rows with their masks and boxes for B images."""
+
+    rows: dict[str, Tensor]  # stream -> (B, N, D) float32, zero where padded
+    mask: dict[str, Tensor]  # stream -> (B, N) bool, True on real rows
+    boxes: dict[str, Tensor]  # stream -> (B, N, 4) x1 y1 x2 y2 in pixels
+    sizes: Tensor  # (B, 2) width and height of the upright original in pixels
+    grid_shape: dict[str, tuple[tuple[int, int], ...]]  # stream -> (height, width) per image
+
+    def to(self, device: torch.device) -> Features:
+        """The same batch on another device."""
+
+        def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+        return Features(
+            rows=moved(self.rows),
+            mask=moved(self.mask),
+            boxes=moved(self.boxes),
+            sizes=self.sizes.to(device),
+            grid_shape=self.grid_shape,
+        )
+
+
+def collate(images: Sequence[ImageFeatures], streams: Sequence[str]) -> Features:
+    """Pad images to one batch. Raises CaptionError on an image without rows in a stream."""
+    rows, masks, boxes, shapes = {}, {}, {}, {}
+    for stream in streams:
+        counts = []
+        for image in images:
+            if stream not in image.streams or len(image.streams[stream]) == 0:
+                raise CaptionError(f"image {image.image_id} has no rows in stream {stream!r}")
+            counts.append(len(image.streams[stream]))
+        longest, width = max(counts), images[0].streams[stream].shape[1]
+        padded = np.zeros((len(images), longest, width), dtype=np.float32)  # (B, N, D)
+        corners = np.zeros((len(images), longest, 4), dtype=np.float32)  # (B, N, 4)
+        for place, (image, count) in enumerate(zip(images, counts, strict=True)):
+            padded[place, :count] = image.streams[stream]
+            if stream in image.boxes:
+                corners[place, :count] = image.boxes[stream]
+        rows[stream] = torch.from_numpy(padded)
+        boxes[stream] = torch.from_numpy(corners)
+        masks[stream] = torch.arange(longest) < torch.tensor(counts)[:, None]  # (B, N)
+        if all(stream in image.grid_shape for image in images):
+            shapes[stream] = tuple(
+                (int(image.grid_shape[stream][0]), int(image.grid_shape[stream][1]))
+                for image in images
+            )
+    sizes = torch.tensor(
+        [(image.width, image.height) for image in images], dtype=torch.float32
+    )  # (B, 2)
+    return Features(rows=rows, mask=masks, boxes=boxes, sizes=sizes, grid_shape=shapes)

@@ -1,0 +1,23 @@
+"""Learning rates as functions of the step."""
+
+from __future__ import annotations
+
+
+def warmup(step: int, *, peak: float, steps: int, decay_to: float, total: int) -> float:
+    """Linear rise to `peak` over `steps`, then linear fall to `decay_to * peak` at `total`.
+
+    `step` counts from 1.
+    """
+    if step <= steps:
+        return peak * step / max(steps, 1)
+    left = max(total - step, 0) / max(total - steps, 1)
+    return peak * (decay_to + (1 - decay_to) * left)
+
+
+def noam(step: int, *, peak: float, steps: int) -> float:
+    """Rise to `peak` over `steps`, then fall with the inverse square root of the step.
+
+    Vaswani et al. (2017) scaled to its peak: their rate for width D and `steps` of warm-up has
+    the peak (D * steps) ** -0.5. `step` counts from 1.
+    """
+    return peak * min(step / max(steps, 1), (max(steps, 1) / step) ** 0.5)

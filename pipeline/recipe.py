@@ -1,0 +1,177 @@
+"""Recipes: YAML files and `key=value` overrides into frozen dataclasses.
+
+An unknown key is an error with the nearest name; a value of the wrong type is an error with
+what was wanted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from caption.config import TrainingConfig
+from caption.registry import entry
+from pipeline.errors import PipelineError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(TrainingConfig):
+    """A training recipe: the captioner and how it is trained."""
+
+    name: str = "recipe"
+    source: str = ""  # where the numbers come from
+    model: Mapping[str, Any] = field(default_factory=dict)  # `name` and that model's own keys
+
+    def model_config(self) -> Any:
+        """The model's own configuration, checked."""
+        settings = dict(self.model)
+        name = settings.pop("name", "transformer")
+        return from_mapping(entry(name).config, settings, "model")
+
+    def model_name(self) -> str:
+        """The captioner's name in the registry."""
+        return str(self.model.get("name", "transformer"))
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with the program: name -> file."""
+    folder = Path(str(resources.files("pipeline") / "recipes"))
+    return {
+        str(path.relative_to(folder).with_suffix("")): path
+        for path in sorted(folder.rglob("*.yaml"))
+    }
+
+
+def load(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe by name or file, with `key=value` overrides applied and everything checked."""
+    recipes = shipped()
+    path = recipes.get(name_or_path, Path(name_or_path))
+    if not path.is_file():
+        near = difflib.get_close_matches(name_or_path, recipes, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PipelineError(
+            f"no recipe {name_or_path!r}; there are {', '.join(recipes)}, or give a YAML file{hint}"
+        )
+    recipe = from_mapping(Recipe, apply(read_yaml(path), overrides), str(path))
+    recipe.model_config()
+    return recipe
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping. Raises PipelineError with file and line."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PipelineError(f"{path}: cannot be read as YAML ({error})") from error
+    if not isinstance(content, dict):
+        raise PipelineError(f"{path}: holds {content!r}, wanted `key: value` lines")
+    return content
+
+
+def apply(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings with `a.b=value` overrides; values are read as YAML."""
+    result = _copied(settings)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise PipelineError(f"-o {override}: wanted key=value, such as xe.epochs=10")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise PipelineError(f"-o {override}: the value is no YAML ({error})") from error
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise PipelineError(f"-o {override}: {parent} is no group of settings")
+        inner[last] = value
+    return result
+
+
+def override(config: T, overrides: Sequence[str]) -> T:
+    """A dataclass with `key=value` overrides, checked as `from_mapping` does."""
+    settings = apply(to_mapping(config), overrides)
+    return from_mapping(type(config), settings, "settings")
+
+
+def from_mapping(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
+    """A dataclass of a mapping, nested ones too. `where` names the source in errors."""
+    hints = get_type_hints(kind)
+    names = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    values = {}
+    for key, value in settings.items():
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
+            raise PipelineError(f"{where}: unknown key {str(key)!r}{hint}")
+        values[key] = _value(hints[key], value, f"{where}: {key}")
+    return kind(**values)
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """A dataclass as plain dicts and lists, for YAML and JSON."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(config))
+    return plain
+
+
+def dump(settings: Mapping[str, Any]) -> str:
+    """Settings as YAML text."""
+    text: str = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        kinds = get_args(hint)
+        if value is None and type(None) in kinds:
+            return None
+        return _value(next(k for k in kinds if k is not type(None)), value, where)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise PipelineError(f"{where} is {value!r}, wanted a group of settings")
+        return from_mapping(hint, value, where)  # type: ignore[arg-type]
+    if origin is tuple:
+        kinds = get_args(hint)
+        items = value if isinstance(value, list | tuple) else [value]
+        inner = [kinds[0]] * len(items) if kinds[-1] is Ellipsis else list(kinds)
+        if len(inner) != len(items):
+            raise PipelineError(f"{where} is {value!r}, wanted {len(inner)} values")
+        return tuple(_value(k, item, where) for k, item in zip(inner, items, strict=True))
+    if hint is float and isinstance(value, str):
+        try:  # YAML reads 5e-6 as a word
+            return float(value)
+        except ValueError:
+            raise PipelineError(f"{where} is {value!r}, wanted a number") from None
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    plain = origin or hint
+    wanted: Any = Mapping if plain is Mapping else plain
+    is_flag = isinstance(value, bool)
+    if not isinstance(value, wanted) or (is_flag and wanted in (int, float)):
+        name = getattr(plain, "__name__", str(plain))
+        raise PipelineError(f"{where} is {value!r}, wanted a value of type {name}")
+    return value
+
+
+def _copied(value: Any) -> Any:
+    return {k: _copied(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

@@ -1,0 +1,131 @@
+"""A run folder: what one training left, and how to bring its captioner back.
+
+    config.yaml      the recipe as resolved, the paths given, the features' fingerprint
+    vocab.json       the words in id order
+    best/ last/      checkpoints
+    metrics.jsonl    a line per update and per validation
+    results/ scores/ SPLIT.json
+    report.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caption import checkpoint
+from caption.captioner import Captioner
+from caption.registry import entry
+from caption.vocabulary import Vocabulary
+from extract.cache import FeatureCache, differences
+from pipeline import recipe as recipes
+from pipeline.errors import PipelineError
+from pipeline.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths and settings of a run."""
+
+    path: Path
+    recipe: Recipe
+    captions: Path
+    features: Path
+    fingerprint: dict[str, Any]  # of the features it was trained on
+    widths: dict[str, int]  # stream -> width of the features
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def results(self, name: str) -> Path:
+        """The results file of a split."""
+        return self.path / "results" / f"{name}.json"
+
+    def scores(self, name: str) -> Path:
+        """The scores file of a split."""
+        return self.path / "scores" / f"{name}.json"
+
+    def settings(self) -> dict[str, Any]:
+        """What `config.yaml` holds."""
+        return {
+            "recipe": recipes.to_mapping(self.recipe),
+            "captions": str(self.captions),
+            "features": str(self.features),
+            "widths": self.widths,
+            "fingerprint": self.fingerprint,
+        }
+
+    def vocabulary(self) -> Vocabulary:
+        """The run's words."""
+        return Vocabulary.load(self.path / "vocab.json")
+
+    def build(self, vocabulary: Vocabulary) -> Captioner:
+        """The captioner with fresh weights."""
+        model = entry(self.recipe.model_name())
+        return model.build(self.recipe.model_config(), self.widths, len(vocabulary))
+
+    def load(self, device: torch.device) -> tuple[Captioner, Vocabulary]:
+        """The best captioner so far, ready to decode."""
+        best = checkpoint.find(self.path / "best")
+        if best is None:
+            raise PipelineError(
+                f"{self.path}: no best/ checkpoint yet; type pipeline train --out {self.path}"
+            )
+        vocabulary = self.vocabulary()
+        model = self.build(vocabulary)
+        checkpoint.load_model(best, model)
+        return model.to(device).eval(), vocabulary
+
+    def check(self, cache: FeatureCache) -> None:
+        """Refuse features that were made otherwise than those the run was trained on."""
+        lines = differences(self.fingerprint, cache.fingerprint())
+        if lines:
+            shown = "\n  ".join(lines)
+            raise PipelineError(
+                f"{cache.path} holds other features than {self.path} was trained on"
+                f" (trained on / found):\n  {shown}\nextract with the run's preset, or train a new"
+                " run on these features"
+            )
+
+
+def open_run(path: str | Path) -> RunFolder:
+    """The run in a folder. Raises PipelineError naming what is missing."""
+    path = Path(path)
+    config = path / "config.yaml"
+    if not config.is_file():
+        raise PipelineError(f"{path}: no run folder (no config.yaml); type pipeline train --help")
+    content = recipes.read_yaml(config)
+    try:
+        return RunFolder(
+            path=path,
+            recipe=recipes.from_mapping(Recipe, content["recipe"], f"{config}: recipe"),
+            captions=Path(content["captions"]),
+            features=Path(content["features"]),
+            fingerprint=content["fingerprint"],
+            widths=content["widths"],
+        )
+    except KeyError as error:
+        raise PipelineError(f"{config}: no key {error}; the file is not a run's config") from error
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU. Raises PipelineError when it is not there."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(name, False):
+        raise PipelineError(
+            f"--device {name} is not available here; there is"
+            f" {', '.join(k for k, v in there.items() if v)}"
+        )
+    return torch.device(name)
