@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from evaluate.significance import Summed, mean_of
 from evaluate.spice import Spice, SpiceScores
 from evaluate.tokenizer import ptb_tokenize
 
-ImageId: TypeAlias = int | str
+Image = TypeVar("Image", bound=int | str)  # an image's id
 Tokenizer = Literal["ptb", "java"]
 
 METRICS = ("bleu", "meteor", "rouge", "cider", "spice")
@@ -52,7 +52,7 @@ _SCHEMA = 1
 class Scores:
     """What one set of captions scores. Values are 0 to 1, CIDEr 0 to 10; tables multiply by 100."""
 
-    ids: tuple[ImageId, ...]  # the images, in the order of every list below
+    ids: tuple[int | str, ...]  # the images, in the order of every list below
     corpus: dict[str, float]  # Bleu_1..4, METEOR, ROUGE_L, CIDEr, SPICE: those that were computed
     per_image: dict[str, list[float]]  # the same keys
     details: dict[str, float | None] = field(default_factory=dict)  # SPICE_Object and its like
@@ -105,8 +105,8 @@ class Scores:
 
 
 def score(
-    results: Mapping[ImageId, str],
-    references: Mapping[ImageId, Sequence[str]],
+    results: Mapping[Image, str],
+    references: Mapping[Image, Sequence[str]],
     *,
     metrics: Sequence[str] = METRICS,
     tokenizer: Tokenizer = "ptb",
@@ -122,7 +122,7 @@ def score(
         return scorer.score(results)
 
 
-class Scorer:
+class Scorer(Generic[Image]):
     """Scores any number of results against the same references; use as a context manager.
 
     The references are tokenised once and METEOR's process is started once. `spice_jars` is where
@@ -131,7 +131,7 @@ class Scorer:
 
     def __init__(
         self,
-        references: Mapping[ImageId, Sequence[str]],
+        references: Mapping[Image, Sequence[str]],
         *,
         metrics: Sequence[str] = METRICS,
         tokenizer: Tokenizer = "ptb",
@@ -166,7 +166,7 @@ class Scorer:
             self._meteor.close()
             self._meteor = None
 
-    def tokens(self, captions: Mapping[ImageId, str]) -> dict[ImageId, str]:
+    def tokens(self, captions: Mapping[Image, str]) -> dict[Image, str]:
         """Tokenised captions, in the order of the references where they are the same images."""
         order = [i for i in self.references if i in captions]
         order += [i for i in captions if i not in self.references]
@@ -175,9 +175,9 @@ class Scorer:
 
     def score(
         self,
-        results: Mapping[ImageId, str],
+        results: Mapping[Image, str],
         *,
-        domains: Mapping[ImageId, str] | None = None,
+        domains: Mapping[Image, str] | None = None,
     ) -> Scores:
         """Score raw captions of exactly the images of the references.
 
@@ -208,7 +208,7 @@ class Scorer:
         """Tokens of raw captions, joined by blanks, by the tokenizer of this scorer."""
         return ptb_tokenize(captions) if self.tokenizer == "ptb" else java_tokenize(captions)
 
-    def _python_metrics(self, candidates: Mapping[ImageId, str]) -> Scores:
+    def _python_metrics(self, candidates: Mapping[Image, str]) -> Scores:
         scores = Scores(ids=tuple(self.references), corpus={}, per_image={})
         references = self.references
         if "bleu" in self.metrics:
@@ -225,12 +225,12 @@ class Scorer:
             )
         return scores
 
-    def _meteor_stats(self, candidates: Mapping[ImageId, str]) -> list[Stats]:
+    def _meteor_stats(self, candidates: Mapping[Image, str]) -> list[Stats]:
         if self._meteor is None:
             self._meteor = Meteor()
         return self._meteor.stats(self.references, candidates)
 
-    def _spice_scores(self, candidates: Mapping[ImageId, str]) -> SpiceScores:
+    def _spice_scores(self, candidates: Mapping[Image, str]) -> SpiceScores:
         return Spice(corenlp=self.spice_jars).score(self.references, candidates)
 
     def _collect(self, scores: Scores, jobs: Mapping[str, Future[Any]]) -> None:
@@ -250,7 +250,7 @@ class Scorer:
                 scores.per_image[column] = [meteor_score(row) for row in rows]
                 scores.counts["meteor"] = [list(row) for row in rows]
 
-    def _warnings(self, candidates: Mapping[ImageId, str]) -> list[str]:
+    def _warnings(self, candidates: Mapping[Image, str]) -> list[str]:
         warnings = []
         empty = [image for image, text in candidates.items() if not text.split()]
         if empty:
@@ -304,7 +304,7 @@ def _table_text(table: DocumentFrequency | None, images: int) -> str:
 
 
 def _check(
-    metrics: Sequence[str], tokenizer: str, references: Mapping[ImageId, Sequence[str]]
+    metrics: Sequence[str], tokenizer: str, references: Mapping[Image, Sequence[str]]
 ) -> None:
     unknown = [metric for metric in metrics if metric not in METRICS]
     if unknown or not metrics:

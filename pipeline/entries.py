@@ -1,0 +1,164 @@
+"""The forms in which people keep captions, read as one: entries of place, image and caption.
+
+COCO result JSON `[{"image_id": ..., "caption": ...}]`, JSON lines of the same, a dict id ->
+caption or captions, Karpathy and COCO captions JSON, CSV and TSV.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from caption.data import read_captions
+from pipeline.errors import PipelineError
+
+WANTED = (
+    'wanted [{"image_id": ..., "caption": ...}, ...], {"id": "caption", ...}, Karpathy or COCO'
+    " captions JSON, JSON lines, CSV or TSV"
+)
+_DATASET = re.compile(r'"(?:images|annotations)"\s*:\s*\[')
+_PEEK = 1 << 16  # characters in which a data set shows itself
+_ID_KEYS = ("image_id", "image", "file_name", "filename", "id")
+
+
+class Entry(NamedTuple):
+    """One caption of a file: where it stands there, its image's id as given, and its text."""
+
+    position: str
+    image: int | str
+    caption: Any
+
+
+def entries(path: Path, split: str | None) -> Iterator[Entry]:
+    """Every caption of a file with its place; several per image are allowed here.
+
+    Raises PipelineError or CaptionError naming the file and place of what cannot be read, and
+    when `split` is given but the file has no such split.
+    """
+    suffix, text = path.suffix.lower(), _text(path)
+    if suffix in (".csv", ".tsv") or _DATASET.search(text, 0, _PEEK):
+        yield from _dataset_entries(path, split)
+        return
+    if split is not None:
+        raise PipelineError(f"{path}: has no splits; leave out --split {split}")
+    if suffix in (".jsonl", ".ndjson"):
+        yield from _line_entries(path, text)
+        return
+    content = _parsed(path, text)
+    if isinstance(content, list):
+        for index, item in enumerate(content):
+            yield _item_entry(path, f"entry {index}", item)
+    elif isinstance(content, dict):
+        yield from _dict_entries(content)
+    else:
+        raise PipelineError(f"{path}: holds {shown(content)}, {WANTED}")
+
+
+def _dataset_entries(path: Path, split: str | None) -> Iterator[Entry]:
+    data = read_captions(path)
+    for image in data.images if split is None else data.split(split):
+        for number, caption in enumerate(image.captions):
+            yield Entry(f"caption {number}", image.image_id, caption)
+
+
+def _line_entries(path: Path, text: str) -> Iterator[Entry]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                item = json.loads(line)
+            except ValueError as error:
+                raise PipelineError(
+                    f"{path}: line {number}: no JSON ({error}), wanted"
+                    ' {"image_id": ..., "caption": ...}'
+                ) from error
+            yield _item_entry(path, f"line {number}", item)
+
+
+def _item_entry(path: Path, position: str, item: Any) -> Entry:
+    if not isinstance(item, dict) or "caption" not in item:
+        raise PipelineError(
+            f'{path}: {position} is {shown(item)}, wanted {{"image_id": ..., "caption": ...}}'
+        )
+    key = next((key for key in _ID_KEYS if key in item), None)
+    if key is None:
+        raise PipelineError(
+            f"{path}: {position} has the keys {', '.join(map(repr, item))}, wanted 'image_id'"
+        )
+    return Entry(position, _image(path, position, key, item[key]), item["caption"])
+
+
+def _image(path: Path, position: str, key: str, value: Any) -> int | str:
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        return int(value)  # as spreadsheets and data frames write whole numbers
+    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+        raise PipelineError(f"{path}: {position}: {key} is {value!r}, wanted a number or a string")
+    return value
+
+
+def _dict_entries(content: Mapping[str, Any]) -> Iterator[Entry]:
+    for image, value in content.items():
+        for number, caption in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(caption, dict) and "caption" in caption:
+                caption = caption["caption"]
+            place = f"key {image!r}" + (f", caption {number}" if isinstance(value, list) else "")
+            yield Entry(place, image, caption)
+
+
+def _text(path: Path) -> str:
+    """The file as text. UTF-8, with or without a byte-order mark, is the one encoding read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise PipelineError(
+            f"{path}: is UTF-16, wanted UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path}"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PipelineError(
+            f"{path}: line {line}, byte {error.start}: {data[error.start : error.start + 1]!r} is"
+            f" no UTF-8; convert the file: iconv -f LATIN1 -t UTF-8 {path}"
+        ) from error
+
+
+def _parsed(path: Path, text: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            doubled = [key for key, count in counts.items() if count > 1]
+            raise PipelineError(
+                f"{path}: the key {doubled[0]!r} stands {counts[doubled[0]]} times in one object"
+                f" ({len(doubled)} such keys), wanted once; keep one of them"
+            )
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        hint = " (one JSON object per line? name it .jsonl)" if "Extra data" in error.msg else ""
+        raise PipelineError(
+            f"{path}: line {error.lineno}, column {error.colno}: {error.msg}{hint}; {WANTED}"
+        ) from error
+    except RecursionError as error:
+        raise PipelineError(f"{path}: nested too deeply; {WANTED}") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's content. Raises PipelineError with line and column; doubled keys are errors."""
+    return _parsed(path, _text(path))
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,34 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pipeline.errors import PipelineError
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Write a file through a temporary name in the same folder, which is made if need be.
+
+    A reader sees the old file or the new one. Raises PipelineError when it cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """`write_bytes` of UTF-8 text."""
+    write_bytes(path, text.encode("utf-8"))

@@ -1,0 +1,194 @@
+"""Results files: captions that any captioner wrote, read, checked, matched and written.
+
+For the forms that are read see `pipeline.entries`; written is COCO result JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caption.data import TRAIN_SPLITS, read_captions
+from pipeline.entries import WANTED, entries, shown
+from pipeline.errors import PipelineError
+from pipeline.files import write_text
+
+LONGEST = 10_000  # characters of one caption
+NAMED = 10  # ids spelled out in a message; the rest are counted
+_IMAGE_FILE = re.compile(
+    r"(?:.*[/\\])?(?P<stem>.+?)(?:\.(?:jpe?g|png|gif|bmp|webp|tiff?|heic|heif|avif|ppm))+",
+    re.IGNORECASE | re.DOTALL,
+)
+_COCO_NAME = re.compile(r"COCO_[a-z]+\d{4}_(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The captions of one results file, one per image."""
+
+    path: Path
+    captions: dict[str, str]  # canonical id -> raw caption, in the file's order
+    given: dict[str, int | str]  # canonical id -> the id as the file has it
+
+
+def canonical_id(image: int | str) -> str:
+    """One spelling per image: `37209`, `"37209"`, `COCO_val2014_000000037209.jpg` -> "37209".
+
+    A file name loses its folder and suffix, a number its leading zeros; other ids stay.
+    """
+    if isinstance(image, int):
+        return str(image)
+    file = _IMAGE_FILE.fullmatch(image.strip())
+    name = file["stem"].strip() if file else image.strip()
+    match = _COCO_NAME.fullmatch(name)
+    digits = match[1] if match else name
+    return str(int(digits)) if digits.isascii() and digits.isdigit() else name
+
+
+def read_results(path: Path | str, *, allow_empty: bool = False) -> Results:
+    """Read and check a results file.
+
+    Raises PipelineError naming the file, the place, what was found and what was wanted: for a file
+    that cannot be read, captions that are no text, empty (unless `allow_empty`, which scores
+    them) or longer than `LONGEST` characters, and for images with more than one caption.
+    """
+    path = Path(path)
+    captions: dict[str, str] = {}
+    given: dict[str, int | str] = {}
+    doubled: dict[str, None] = {}
+    broken: list[str] = []
+    for entry in entries(path, None):
+        problem = caption_problem(entry.caption, allow_empty=allow_empty)
+        if problem is not None:
+            broken.append(f"{entry.position} (image {entry.image!r}): {problem}")
+            continue
+        image = canonical_id(entry.image)
+        if image in captions:
+            doubled[image] = None
+        else:
+            captions[image], given[image] = entry.caption, entry.image
+    if broken:
+        more = f" (and {len(broken) - 1} more like it)" if len(broken) > 1 else ""
+        raise PipelineError(f"{path}: {broken[0]}{more}")
+    if doubled:
+        raise PipelineError(
+            f"{path}: {named(doubled)} with more than one caption, wanted one per image;"
+            " keep the caption to be scored and run the command again"
+        )
+    if not captions:
+        raise PipelineError(f"{path}: no captions; {WANTED}")
+    return Results(path=path, captions=captions, given=given)
+
+
+def read_references(path: Path | str, *, split: str | None = None) -> dict[str, list[str]]:
+    """Canonical id -> raw reference captions, from any of the files that hold them.
+
+    Karpathy and COCO captions JSON, CSV and TSV, or a dict `{"id": ["caption", ...]}`. Raises
+    PipelineError or CaptionError naming the file and place of what is wrong.
+    """
+    path = Path(path)
+    references: dict[str, list[str]] = {}
+    for entry in entries(path, split):
+        problem = caption_problem(entry.caption, allow_empty=True)
+        if problem is not None:
+            raise PipelineError(f"{path}: {entry.position} (image {entry.image!r}): {problem}")
+        references.setdefault(canonical_id(entry.image), []).append(entry.caption)
+    if not references:
+        raise PipelineError(
+            f"{path}: no reference captions; wanted COCO captions or Karpathy"
+            ' JSON, CSV or TSV with image,caption or {"id": ["caption", ...]}'
+        )
+    return references
+
+
+def training_captions(path: Path | str) -> set[str]:
+    """The raw training captions of a data set; all its captions where it has no splits."""
+    images = read_captions(path).images
+    splits = (None, *TRAIN_SPLITS)
+    return {caption for image in images if image.split in splits for caption in image.captions}
+
+
+def caption_problem(caption: Any, *, allow_empty: bool) -> str | None:
+    """What is wrong with a caption and what was wanted, or None."""
+    if not isinstance(caption, str):
+        return f"caption is {shown(caption)}, wanted a string"
+    if not caption.strip() and not allow_empty:
+        return "caption is empty, wanted text (to score empty captions as 0: --allow-empty)"
+    if len(caption) > LONGEST:
+        return (
+            f"caption has {len(caption):,} characters ({shown(caption)}), wanted at most"
+            f" {LONGEST:,}: one caption, not a document"
+        )
+    try:
+        caption.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(caption[error.start])
+        return f"caption has half a character (U+{code:04X}) at {error.start}, wanted Unicode text"
+    return None
+
+
+def write_results(path: Path, captions: Mapping[int | str, str]) -> None:
+    """Write COCO result JSON atomically, one image per line, ids as they are given."""
+    lines = ",\n".join(
+        json.dumps({"image_id": image, "caption": caption}, ensure_ascii=False)
+        for image, caption in captions.items()
+    )
+    write_text(path, f"[{lines}]\n")
+
+
+def shared_images(
+    references: Mapping[str, Any], results: Sequence[Results], *, source: Path, subset: bool
+) -> list[str]:
+    """The ids to score, in the order of the references.
+
+    Every results file must hold exactly the images of `references`; with `subset` the images that
+    all hold are taken. Raises PipelineError naming the images that are missing or unknown.
+    """
+    if subset:
+        shared = [i for i in references if all(i in r.captions for r in results)]
+        if not shared:
+            raise PipelineError(_nothing_shared(references, results, source))
+        return shared
+    problems = []
+    for result in results:
+        missing = [i for i in references if i not in result.captions]
+        extra = [result.given[i] for i in result.captions if i not in references]
+        if len(missing) == len(references):
+            raise PipelineError(_nothing_shared(references, [result], source))
+        if missing:
+            problems.append(f"{result.path} has no caption for {named(missing)} of {source}")
+        if extra:
+            problems.append(f"{result.path} has captions for {named(extra)} not in {source}")
+    if problems:
+        files = " ".join(str(result.path) for result in results)
+        raise PipelineError(
+            "; ".join(problems) + "; to score the images that all files share:"
+            f" pipeline eval --results {files} --references {source} --subset"
+            " (a file with splits: pick one by --split)"
+        )
+    return list(references)
+
+
+def _nothing_shared(references: Mapping[str, Any], results: Sequence[Results], source: Path) -> str:
+    ours = [result.given[i] for result in results for i in list(result.captions)[:3]]
+    theirs = list(references)[:3]
+    files = ", ".join(str(result.path) for result in results)
+    return (
+        f"{files} and {source} share no image: the ids are like {_listed(ours)} and like"
+        f" {_listed(theirs)}; give the references of these images (and their --split)"
+    )
+
+
+def named(ids: Iterable[int | str]) -> str:
+    ids = list(ids)
+    rest = f", and {len(ids) - NAMED:,} more" if len(ids) > NAMED else ""
+    noun = "image" if len(ids) == 1 else "images"
+    return f"{len(ids):,} {noun} ({_listed(ids[:NAMED])}{rest})"
+
+
+def _listed(ids: Iterable[int | str]) -> str:
+    return ", ".join(str(i) for i in ids)

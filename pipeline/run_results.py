@@ -1,0 +1,85 @@
+"""Trained runs decoded: their captions, the references, and what they were trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.entries import read_json
+from pipeline.errors import PipelineError
+from pipeline.results import canonical_id, read_results
+from pipeline.scoring import Source, names_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What to decode and how; None is the run's own setting."""
+
+    split: str = "test"
+    beam: int | None = None
+    captions_per_image: int | None = None  # kept in results/SPLIT.nbest.json
+    features: Path | None = None
+    captions: Path | None = None
+    device: str = "auto"
+    shuffle: bool = False  # every image gets the features of another
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedRuns:
+    """The captions of the runs, one source each, and the references that all share."""
+
+    sources: list[Source]
+    references: dict[str, list[str]]
+    references_path: Path
+
+
+def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
+    """Decode a split with every run and gather what scoring needs.
+
+    The scores of a run are to go to `RUN/scores/SPLIT.json` (`SPLIT-shuffled.json`). Raises
+    PipelineError when the runs have different references for an image.
+    """
+    from pipeline.decoding import decode_split  # imports torch
+
+    sources: list[Source] = []
+    references: dict[str, list[str]] = {}
+    path = Path()
+    for run, name in zip(runs, names_of(runs), strict=True):
+        decoded = decode_split(
+            run,
+            decoding.split,
+            features=decoding.features,
+            captions=decoding.captions,
+            beam=decoding.beam,
+            num_captions=decoding.captions_per_image,
+            shuffle=decoding.shuffle,
+            device=decoding.device,
+        )
+        own = {canonical_id(image): list(texts) for image, texts in decoded.references.items()}
+        if sources and own != references:
+            raise PipelineError(
+                f"{run} and {runs[0]} have different references for split {decoding.split!r};"
+                " give both the same captions: --captions FILE"
+            )
+        references, path = own, decoded.captions
+        training = frozenset(decoded.train_captions)
+        if sources and sources[0].training == training:
+            training = sources[0].training  # tokenised once
+        sources.append(
+            Source(
+                name=name,
+                results=read_results(decoded.results, allow_empty=True),
+                nbest=_nbest(decoded.nbest),
+                training=training,
+                scores_path=run / "scores" / decoded.results.name,
+            )
+        )
+    return DecodedRuns(sources=sources, references=references, references_path=path)
+
+
+def _nbest(path: Path | None) -> dict[str, list[str]] | None:
+    """Canonical id -> captions, best first, of `[{"image_id": ..., "captions": [...]}]`."""
+    if path is None:
+        return None
+    return {canonical_id(item["image_id"]): list(item["captions"]) for item in read_json(path)}

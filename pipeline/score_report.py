@@ -1,0 +1,87 @@
+"""An evaluation as text: the table of scores, and below it all that a reader should know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evaluate.diversity import Diversity
+from pipeline.scoring import Evaluation, Scored
+from pipeline.tables import Format, Table, difference_table, domain_table, render, score_table
+
+
+def report(evaluation: Evaluation, columns: Sequence[str], form: Format = "text") -> str:
+    """Everything that `pipeline eval` prints, tables in the given form."""
+    scored = evaluation.scored
+    parts = [
+        render(
+            score_table(
+                {s.source.name: s.scores for s in scored},
+                columns,
+                {s.source.name: s.intervals for s in scored},
+            ),
+            form,
+        )
+    ]
+    for one in scored:
+        if one.scores.domains:
+            title = f"{one.source.name}, by domain" if len(scored) > 1 else "by domain"
+            parts.append(f"{title}\n{render(domain_table(one.scores, columns), form)}")
+    if any(evaluation.differences.values()):
+        title = "paired bootstrap, and p by approximate randomisation"
+        table = difference_table(evaluation.differences, columns)
+        parts.append(f"{title}\n{render(table, form)}")
+    parts.append(render(diversity_table(scored), form))
+    parts.append("\n".join(_notes(evaluation)))
+    return "\n\n".join(parts)
+
+
+def diversity_table(scored: Sequence[Scored]) -> Table:
+    """How varied the captions are, one row per source."""
+    headings = ["captions", "distinct", "novel", "words", "length", "commonest", "mBLEU-4"]
+    rows = [[one.source.name, *_diversity(one.diversity)] for one in scored]
+    # A column that says nothing about any source is left out.
+    kept = [0, *(i for i in range(1, len(headings) + 1) if any(row[i] for row in rows))]
+    return Table(
+        headings=tuple(["", *headings][i] for i in kept),
+        rows=[tuple(row[i] for i in kept) for row in rows],
+    )
+
+
+def _diversity(found: Diversity) -> list[str]:
+    words = f"{found.vocabulary}"
+    if found.training_vocabulary:
+        words += f" of {found.training_vocabulary}"
+    return [
+        f"{found.captions}",
+        f"{found.distinct}",
+        f"{100 * found.novel:.1f} %" if found.novel is not None else "",
+        words,
+        f"{found.mean_length:.1f}",
+        f"{100 * found.commonest_share:.1f} %",
+        f"{100 * found.mbleu[-1]:.1f}" if found.mbleu is not None else "",
+    ]
+
+
+def _notes(evaluation: Evaluation) -> list[str]:
+    """Lines below the tables; what all sources share is said once."""
+    scored = evaluation.scored
+    lines: list[str] = []
+    for one in scored:
+        prefix = f"{one.source.name}: " if len(scored) > 1 else ""
+        found = [
+            f"{column}: not available: {why}" for column, why in one.scores.unavailable.items()
+        ]
+        for line in found:
+            if line not in lines:
+                lines.append(line)
+        details = {k: v for k, v in one.scores.details.items() if v is not None}
+        if details:
+            kinds = ", ".join(
+                f"{k.removeprefix('SPICE_')} {100 * v:.1f}" for k, v in details.items()
+            )
+            lines.append(f"{prefix}SPICE by kind: {kinds}")
+        lines += [f"{prefix}warning: {warning}" for warning in one.warnings]
+    if any(one.intervals for one in scored):
+        lines.append("± is half of the 95 % bootstrap interval over images")
+    lines += dict.fromkeys(f"signature: {one.scores.signature}" for one in scored)
+    return lines

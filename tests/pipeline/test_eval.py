@@ -1,0 +1,281 @@
+"""`pipeline eval` as a user types it: two files, several files, runs, errors and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from evaluate.scores import Scores
+from evaluate.spice import Spice
+from pipeline.cli import main
+
+REFERENCES = {
+    1: ["A man rides a horse.", "A person on a brown horse."],
+    2: ["Two dogs play in the snow.", "Dogs run through snow."],
+    3: ["A red bus on a street.", "A bus drives down the road."],
+}
+CAPTIONS = {1: "A man on a horse.", 2: "Two dogs run in the snow.", 3: "A red car on a road."}
+FAST = ["--metrics", "bleu,rouge,cider"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("c.json", coco(REFERENCES))
+    write("a.json", results(CAPTIONS))
+    write("b.json", {str(image): "a man on a red street" for image in CAPTIONS})
+
+
+def write(path: str, content: Any) -> Path:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(content), encoding="utf-8")
+    return Path(path)
+
+
+def results(captions: dict[int, str]) -> list[dict[str, Any]]:
+    return [{"image_id": image, "caption": text} for image, text in captions.items()]
+
+
+def coco(references: dict[int, list[str]]) -> dict[str, Any]:
+    texts = [(image, text) for image, captions in references.items() for text in captions]
+    return {
+        "images": [
+            {"id": image, "file_name": f"COCO_val2014_{image:012d}.jpg"} for image in references
+        ],
+        "annotations": [
+            {"id": number, "image_id": image, "caption": text}
+            for number, (image, text) in enumerate(texts)
+        ],
+    }
+
+
+def run(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", *map(str, arguments)])
+    return int(ended.value.code or 0)
+
+
+def test_two_files_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--results", "a.json", "--references", "c.json") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == "B-1 B-2 B-3 B-4 M R C S".split()
+    row = lines[1].split()
+    assert row[0] == "a" and all(float(value) >= 0 for value in row[1:8])
+    assert float(row[5]) > 40  # METEOR
+    assert lines[2].split()[:2] == ["95", "%"]
+    assert any(line.startswith("signature: images:3|refs:2|") for line in lines)
+    try:
+        Spice()
+    except Exception:
+        assert row[8] == "n/a"
+        (spice,) = [line for line in lines if line.startswith("SPICE: not available: ")]
+        assert "pipeline setup spice" in spice
+
+
+def test_several_files_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--results", "a.json", "b.json", "--references", "c.json", *FAST, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found["results"]] == ["a", "b"]
+    (difference,) = found["differences"].values()
+    first, second = (one["corpus"]["CIDEr"] for one in found["results"])
+    assert difference["CIDEr"]["value"] == pytest.approx(second - first)
+    assert 0 < difference["CIDEr"]["p"] <= 1
+    assert found["results"][0]["intervals"]["Bleu_4"].keys() == {"low", "high"}
+    assert run("--results", "b.json", "a.json", "--references", "c.json", *FAST) == 0
+    assert "a - b" in capsys.readouterr().out
+
+
+def test_forms_of_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("--results", "a.json", "--references", "c.json", "--metrics", "rouge")
+    assert run(*files, "--markdown") == 0
+    assert capsys.readouterr().out.startswith("|  | R |\n| --- | ---: |\n| a | ")
+    assert run(*files, "--latex", "--resamples", 0) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(r"\begin{tabular}{lr}") and "95" not in out
+
+
+def test_per_image_file() -> None:
+    files = ("--results", "a.json", "b.json", "--references", "c.json")
+    assert run(*files, *FAST, "--per-image", "out/images.csv") == 0
+    rows = list(csv.DictReader(Path("out/images.csv").read_text().splitlines()))
+    assert [(row["results"], row["image_id"]) for row in rows] == [
+        (name, image) for name in "ab" for image in "123"
+    ]
+    assert rows[0]["caption"] == "A man on a horse." and rows[0]["references"] == "2"
+    assert float(rows[1]["ROUGE_L"]) > float(rows[4]["ROUGE_L"])
+
+
+def test_domains(capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        "d.json",
+        {
+            "images": [
+                {"id": i, "domain": f"{d}-domain"}
+                for i, d in zip((1, 2, 3), ("out", "in", "in"), strict=True)
+            ]
+        },
+    )
+    assert run("--results", "a.json", "--references", "c.json", *FAST, "--domains", "d.json") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["in", "out", "overall"] in lines
+    write("d.json", {"1": "in-domain"})
+    assert run("--results", "a.json", "--references", "c.json", *FAST, "--domains", "d.json") == 1
+    assert "2 images without a domain (2, 3)" in capsys.readouterr().err
+
+
+def test_novel_captions_and_collapse(capsys: pytest.CaptureFixture[str]) -> None:
+    many = {image: ["A dog.", f"Dog {image}"] for image in range(30)}
+    write("many.json", coco(many))
+    write("same.json", results({image: "a dog" for image in many}))
+    files = ("--results", "same.json", "--references", "many.json", "--metrics", "rouge")
+    assert run(*files, "--train-captions", "c.json") == 0
+    out = capsys.readouterr().out
+    assert 'warning: collapsed captions: 100.0 % of 30 images get "a dog"' in out
+    assert "novel" in out and "100.0 %" in out
+
+
+def test_missing_and_extra_images(capsys: pytest.CaptureFixture[str]) -> None:
+    write("part.json", results({2: "two dogs", 9: "a cat"}))
+    files = ("--results", "part.json", "--references", "c.json", *FAST)
+    assert run(*files) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: part.json has no caption for 2 images (1, 3) of c.json; ")
+    assert "captions for 1 image (9) not in c.json" in error
+    assert "pipeline eval --results part.json --references c.json --subset" in error
+    assert run(*files, "--subset", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 1
+
+
+def test_fixed_table(capsys: pytest.CaptureFixture[str]) -> None:
+    from evaluate.document_frequency import DocumentFrequency
+
+    DocumentFrequency.build({1: ["a man on a horse"], 2: ["a dog"]}).save("df.npz")
+    write("one.json", results({1: CAPTIONS[1]}))
+    files = ("--results", "one.json", "--references", "c.json", "--subset", "--metrics", "cider")
+    assert run(*files, "--json") == 0
+    alone = json.loads(capsys.readouterr().out)["results"][0]
+    assert alone["corpus"]["CIDEr"] == 0 and "CIDEr is 0" in alone["warnings"][0]
+    assert run(*files, "--json", "--df", "df.npz") == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["corpus"]["CIDEr"] > 0
+    Path("df.npz").write_bytes(b"PK no table")
+    assert run(*files, "--df", "df.npz") == 1
+    assert "df.npz: not a document-frequency table" in capsys.readouterr().err
+
+
+def test_submission_needs_no_references(capsys: pytest.CaptureFixture[str]) -> None:
+    write("ids.json", list(CAPTIONS))
+    submit = ("--submission", "net", "--submission-split", "test2014", "--out", "server")
+    assert run("--results", "a.json", *submit, "--submission-ids", "ids.json") == 0
+    written = json.loads(Path("server/captions_test2014_net_results.json").read_text())
+    assert written == results(CAPTIONS) and Path("server/net_results.zip").exists()
+    assert "the server also wants val2014" in capsys.readouterr().err
+    assert run("--results", "a.json", *submit) == 1
+    assert "3 images, wanted the 40,775 of test2014" in capsys.readouterr().err
+
+
+def test_none_of_the_metrics_available(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_JAVA", "/no/such/java")
+    files = ("--results", "a.json", "--references", "c.json")
+    assert run(*files, "--metrics", "meteor") == 1
+    assert "none of the metrics asked for is available: METEOR: " in capsys.readouterr().err
+    assert run(*files) == 0
+    assert "METEOR: not available: no Java" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give either --results FILE --references FILE or --run RUN"),
+        (("--results", "a.json"), "--references FILE is missing"),
+        (("--results", "a.json", "--run", "."), "exclude each other"),
+        (("--results", "a.json", "--references", "c.json", "."), ". is no results file"),
+        (("--run", ".", "a.json"), "a.json is no run folder"),
+        (("--run", ".", "--references", "c.json"), "--references goes with --results only"),
+        (
+            ("--results", "a.json", "--references", "c.json", "--beam", "3"),
+            "--beam goes with --run",
+        ),
+        (("--results", "a.json", "--references", "c.json", "--metrics", "bleu,blue"), "blue given"),
+        (("--results", "a.json", "--references", "c.json", "--json", "--latex"), "exclude each"),
+        (("--results", "a.json", "b.json", "--submission", "net"), "takes one results file"),
+        (("--results", "none.json", "--references", "c.json"), "does not exist"),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@dataclass
+class FakeDecoded:
+    """What decoding hands over."""
+
+    results: Path
+    captions: Path
+    references: dict[str, list[str]] = field(
+        default_factory=lambda: {str(image): texts for image, texts in REFERENCES.items()}
+    )
+    train_captions: tuple[str, ...] = ("a man on a horse", "a bird")
+    nbest: Path | None = None
+
+
+@pytest.fixture
+def decoding(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A decoder that writes fixed captions; returns the options of each call."""
+    calls: list[dict[str, Any]] = []
+
+    def decode_split(path: Path, split: str, **options: Any) -> FakeDecoded:
+        calls.append({"run": path, "split": split, **options})
+        name = f"{split}-shuffled" if options["shuffle"] else split
+        decoded = FakeDecoded(
+            results=write(f"{path}/results/{name}.json", results({**CAPTIONS, 3: ""})),
+            captions=Path("c.json"),
+        )
+        if options["num_captions"]:
+            lists = [
+                {"image_id": image, "captions": [text, "a dog runs"]}
+                for image, text in CAPTIONS.items()
+            ]
+            decoded.nbest = write(f"{path}/results/{name}.nbest.json", lists)
+        return decoded
+
+    module = ModuleType("pipeline.decoding")
+    module.decode_split = decode_split  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pipeline.decoding", module)
+    Path("net").mkdir()
+    Path("other").mkdir()
+    return calls
+
+
+def test_runs_are_decoded_and_scored(
+    decoding: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--beam", 5, "--num-captions", 2, "--device", "cpu")
+    assert run("--run", "net", "other", *options, *FAST, "--json") == 0
+    assert [call["run"] for call in decoding] == [Path("net"), Path("other")]
+    assert {call["split"] for call in decoding} == {"test"}
+    assert (decoding[0]["beam"], decoding[0]["num_captions"]) == (5, 2)
+    found = json.loads(capsys.readouterr().out)["results"][0]
+    assert found["name"] == "net" and found["diversity"]["nbest"] == 2
+    assert found["diversity"]["novel"] == pytest.approx(2 / 3)
+    kept = Path("net/scores/test.json").read_text()
+    assert Scores.from_json(kept).corpus == found["corpus"]
+    assert json.loads(kept)["intervals"].keys() == found["corpus"].keys()
+
+
+def test_shuffled_features_have_files_of_their_own(decoding: list[dict[str, Any]]) -> None:
+    assert run("--run", "net", "--split", "val", "--shuffle-features", *FAST) == 0
+    assert decoding[0]["shuffle"] is True
+    assert Path("net/scores/val-shuffled.json").exists()
+    assert not Path("net/scores/val.json").exists()

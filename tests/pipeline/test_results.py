@@ -1,0 +1,280 @@
+"""Results and reference files of every form, ids of every kind, and errors that name the place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import PipelineError
+from pipeline.results import (
+    LONGEST,
+    Results,
+    canonical_id,
+    read_references,
+    read_results,
+    shared_images,
+    training_captions,
+    write_results,
+)
+
+CAPTIONS = {"37209": "a man", "42": "ein Hündchen, naß"}
+KARPATHY = {
+    "images": [
+        {
+            "filename": "COCO_val2014_000000037209.jpg",
+            "cocoid": 37209,
+            "split": "test",
+            "sentences": [{"raw": "a man"}, {"raw": "one man"}],
+        },
+        {
+            "filename": "COCO_train2014_000000000042.jpg",
+            "cocoid": 42,
+            "split": "restval",
+            "sentences": [{"raw": "a dog"}],
+        },
+    ]
+}
+
+
+def write(path: Path, content: Any) -> Path:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def items(**ids: Any) -> list[dict[str, Any]]:
+    return [{"image_id": image, "caption": caption} for image, caption in ids.items()]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (37209, "37209"),
+        ("37209", "37209"),
+        ("000000037209", "37209"),
+        ("COCO_val2014_000000037209.jpg", "37209"),
+        ("val2014/COCO_val2014_000000037209.JPG", "37209"),
+        (r"C:\images\COCO_val2014_000000037209.jpg", "37209"),
+        ("COCO_val2014_000000037209", "37209"),
+        ("000000037209.jpg", "37209"),
+        ("1000268201_693b08cb0e.jpg", "1000268201_693b08cb0e"),
+        ("holiday.v2", "holiday.v2"),
+        ("a/b", "a/b"),
+        ("٣", "٣"),
+        (0, "0"),
+        ("-5", "-5"),
+    ],
+)
+def test_one_spelling_per_image(given: int | str, wanted: str) -> None:
+    assert canonical_id(given) == wanted
+
+
+@given(st.one_of(st.integers(0), st.text("a01 _./\\COjpgJPG", max_size=12)))
+def test_canonical_ids_stay_as_they_are(image: int | str) -> None:
+    once = canonical_id(image)
+    assert canonical_id(once) == once
+    if isinstance(image, int):
+        assert canonical_id(f"COCO_val2014_{image:012d}.jpg") == once
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (
+            "r.json",
+            [
+                {"image_id": 37209, "caption": "a man"},
+                {"image_id": "42", "caption": CAPTIONS["42"]},
+            ],
+        ),
+        (
+            "r.json",
+            [
+                {"id": 9, "image": "37209.jpg", "caption": "a man"},
+                {"image_id": 42.0, "caption": CAPTIONS["42"]},
+            ],
+        ),
+        ("r.json", CAPTIONS),
+        ("r.json", {"37209": ["a man"], "42": [{"caption": CAPTIONS["42"]}]}),
+        (
+            "r.jsonl",
+            '{"image_id": 37209, "caption": "a man"}\n\n'
+            '{"image_id": 42, "caption": "ein Hündchen, naß"}',
+        ),
+        ("r.csv", 'image,caption\n37209,a man\n42,"ein Hündchen, naß"\n'),
+        (
+            "r.tsv",
+            "image_id\tcaption\nCOCO_val2014_000000037209.jpg\ta man\n42\tein Hündchen, naß\n",
+        ),
+        (
+            "r.json",
+            {
+                "images": [],
+                "annotations": [
+                    {"image_id": 37209, "caption": "a man"},
+                    {"image_id": 42, "caption": CAPTIONS["42"]},
+                ],
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte-order mark"])
+def test_forms_of_results(tmp_path: Path, name: str, content: Any, mark: bytes) -> None:
+    path = write(tmp_path / name, content)
+    path.write_bytes(mark + path.read_bytes())
+    assert read_results(path).captions == CAPTIONS
+
+
+def test_given_ids_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "r.json", items(**{"7": "a"}) + [{"image_id": 8, "caption": "b"}])
+    results = read_results(path)
+    assert results.given == {"7": "7", "8": 8}
+    write_results(
+        tmp_path / "out" / "w.json", {i: results.captions[k] for k, i in results.given.items()}
+    )
+    assert json.loads((tmp_path / "out" / "w.json").read_text()) == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ({"7": ["a man", "one man"], "8": "a dog"}, {"7": ["a man", "one man"], "8": ["a dog"]}),
+        (items(a="x") + items(a="y"), {"a": ["x", "y"]}),
+    ],
+)
+def test_forms_of_references(tmp_path: Path, content: Any, wanted: dict[str, list[str]]) -> None:
+    assert read_references(write(tmp_path / "c.json", content)) == wanted
+
+
+def test_splits_of_references(tmp_path: Path) -> None:
+    path = write(tmp_path / "dataset.json", KARPATHY)
+    assert read_references(path, split="test") == {"37209": ["a man", "one man"]}
+    assert read_references(path, split="train") == {"42": ["a dog"]}
+    assert set(read_references(path)) == {"37209", "42"}
+    assert training_captions(path) == {"a dog"}
+    plain = write(tmp_path / "c.json", {"1": ["a"]})
+    with pytest.raises(PipelineError, match="c.json: has no splits; leave out --split test"):
+        read_references(plain, split="test")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "r.json",
+            items(a="x", b=3),
+            r"r.json: entry 1 \(image 'b'\): caption is 3, wanted a string",
+        ),
+        ("r.json", items(a=None, b=3), r"entry 0 .*caption is None.*\(and 1 more like it\)"),
+        ("r.json", items(a=" \n"), "caption is empty, wanted text.*--allow-empty"),
+        ("r.json", items(a="x" * (LONGEST + 1)), r"has 10,001 characters .*wanted at most 10,000"),
+        (
+            "r.json",
+            '[{"image_id": 1, "caption": "a \\ud83d"}]',
+            r"half a character \(U\+D83D\) at 2",
+        ),
+        ("r.json", items(a="x") + ["text"], "entry 1 is 'text', wanted"),
+        (
+            "r.json",
+            [{"category_id": 1, "caption": "x"}],
+            "entry 0 has the keys 'category_id', 'caption', wanted 'image_id'",
+        ),
+        (
+            "r.json",
+            [{"image_id": True, "caption": "x"}],
+            "image_id is True, wanted a number or a string",
+        ),
+        ("r.json", [{"image_id": 1.5, "caption": "x"}], "image_id is 1.5, wanted"),
+        ("r.json", '[{"image_id": NaN, "caption": "x"}]', "image_id is nan, wanted"),
+        ("r.json", '[{"image_id": 1,\n "caption": "x"', r"r.json: line 2, column 16: Expecting"),
+        ("r.json", '{"image_id": 1, "caption": "x"}\n{"image_id": 2}', r"line 2.*name it .jsonl"),
+        (
+            "r.json",
+            '{"1": "a", "2": "b", "1": "c"}',
+            r"the key '1' stands 2 times in one object \(1 such",
+        ),
+        ("r.json", "[" * 100_000, "r.json: nested too deeply"),
+        ("r.json", "3", "holds 3, wanted"),
+        ("r.json", "[]", "r.json: no captions; wanted"),
+        ("r.jsonl", '{"image_id": 1, "caption": "x"}\n{"image', "r.jsonl: line 2: no JSON"),
+        (
+            "r.json",
+            '[{"image_id": 1, "caption": "é"}]'.encode("latin-1"),
+            r"line 1, byte 29: b'\\xe9' is no UTF-8.*iconv",
+        ),
+        ("r.json", "[]".encode("utf-16"), "is UTF-16, wanted UTF-8"),
+        ("r.csv", "image,caption\n1,\xe9\n".encode("latin-1"), "r.csv: line 2, byte 16"),
+        ("r.json", items(a="x", b="y") * 2, r"2 images \(a, b\) with more than one caption"),
+        (
+            "r.json",
+            [{"image_id": i, "caption": "x"} for i in range(15)] * 2,
+            r"15 images \(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and 5 more\)",
+        ),
+        (
+            "r.json",
+            [
+                {"image_id": 7, "caption": "x"},
+                {"image_id": "COCO_val2014_000000000007.jpg", "caption": "y"},
+            ],
+            r"1 image \(7\) with more",
+        ),
+    ],
+)
+def test_broken_results_are_named(tmp_path: Path, name: str, content: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        read_results(write(tmp_path / name, content))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="r.json: cannot be read .No such file"):
+        read_results(tmp_path / "r.json")
+
+
+def test_empty_captions_on_request(tmp_path: Path) -> None:
+    path = write(tmp_path / "r.json", items(a="", b="x"))
+    assert read_results(path, allow_empty=True).captions == {"a": "", "b": "x"}
+
+
+def results_of(path: str, *images: int) -> Results:
+    return Results(
+        path=Path(path), captions={str(i): "x" for i in images}, given={str(i): i for i in images}
+    )
+
+
+def test_missing_and_extra_images_are_named() -> None:
+    references = {str(i): ["a"] for i in range(20)}
+    with pytest.raises(PipelineError) as caught:
+        shared_images(
+            references, [results_of("r.json", *range(2, 23))], source=Path("c.json"), subset=False
+        )
+    assert str(caught.value) == (
+        "r.json has no caption for 2 images (0, 1) of c.json; r.json has captions for 3 images"
+        " (20, 21, 22) not in c.json; to score the images that all files share:"
+        " pipeline eval --results r.json --references c.json --subset"
+        " (a file with splits: pick one by --split)"
+    )
+
+
+def test_subset_is_what_all_files_share() -> None:
+    references = {str(i): ["a"] for i in range(5)}
+    two = [results_of("r.json", 4, 3, 2, 9), results_of("s.json", 2, 4)]
+    assert shared_images(references, two, source=Path("c.json"), subset=True) == ["2", "4"]
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_files_of_different_images_show_their_ids(subset: bool) -> None:
+    references = {"dog": ["a"], "cat": ["b"]}
+    with pytest.raises(
+        PipelineError, match="share no image: the ids are like 1, 2 and like dog, cat"
+    ):
+        shared_images(
+            references, [results_of("r.json", 1, 2)], source=Path("c.json"), subset=subset
+        )
