@@ -3,3 +3,7 @@
 
 class ExtractError(Exception):
     """Root of every error that `extract` raises on purpose."""
+
+
+class CacheError(ExtractError):
+    """A feature cache is broken, foreign, locked, full, or made with other settings."""
