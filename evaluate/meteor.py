@@ -40,6 +40,7 @@ class Meteor:
 
     The process starts at the first `score`. `words` are words to expect beside those of the data
     (a vocabulary, say), so that later calls need no restart with a larger paraphrase table.
+    `jar` and `paraphrases` replace METEOR and its table of the installed pycocoevalcap.
     `time_limit` (seconds) bounds each exchange with the process and its start; a process that
     dies or exceeds it is replaced once per exchange. Raises NotAvailable when Java or METEOR is
     missing.
@@ -51,13 +52,14 @@ class Meteor:
         *,
         java: Java | None = None,
         jar: Path | None = None,
+        paraphrases: Path | None = None,
         time_limit: float = 120.0,
         heap_mb: int = 1024,
     ) -> None:
         self._words = meteor_words(words or ())
         self._java = java or find_java()
         self._jar = jar or wheel_file("meteor/meteor-1.5.jar")
-        self._source = wheel_file("meteor/data/paraphrase-en.gz")
+        self._source = paraphrases or wheel_file("meteor/data/paraphrase-en.gz")
         self._time_limit = time_limit
         self._heap_mb = heap_mb
         self._table: tuple[Path, set[str]] | None = None
