@@ -144,7 +144,8 @@ class Meteor:
     def _command(self, table: Path) -> list[str]:
         # The table is always named: METEOR cannot find its own in a folder with a blank.
         # Serial collector and one compiler level: the least memory and the quickest start.
-        java = [str(self._java.path), f"-Xmx{self._heap_mb}m", "-XX:+UseSerialGC", *ENGLISH]
+        java = [str(self._java.path), f"-Xmx{self._heap_mb}m", *ENGLISH]
+        java += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         meteor = ["-", "-", "-stdio", "-l", "en", "-norm", "-a", str(table)]
         return [*java, "-jar", str(self._jar), *meteor]
 
