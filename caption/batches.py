@@ -117,7 +117,9 @@ class Batches:
         draw = generator(self.seed, self.stage, epoch)
         entries: list[tuple[int, tuple[int, ...]]] = []
         if self.pairs:
-            entries = [(i, (c,)) for i, e in enumerate(self.examples) for c in range(len(e.captions))]
+            entries = [
+                (i, (c,)) for i, e in enumerate(self.examples) for c in range(len(e.captions))
+            ]
         else:
             for index, example in enumerate(self.examples):
                 order = torch.randperm(len(example.captions), generator=draw).tolist()
@@ -132,9 +134,7 @@ class Batches:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Batches `start` onwards; the next one is read while the current one is used."""
         plan = self.plan(epoch)[start:]
-        owners = self.source.assigned(
-            [e.image_id for e in self.examples], f"{self.stage} {epoch}"
-        )
+        owners = self.source.assigned([e.image_id for e in self.examples], f"{self.stage} {epoch}")
         with ThreadPoolExecutor(max_workers=1) as pool:
             waiting = pool.submit(self._batch, plan[0], owners) if plan else None
             for following in [*plan[1:], None]:
@@ -144,9 +144,7 @@ class Batches:
                 waiting = pool.submit(self._batch, following, owners) if following else None
                 yield batch
 
-    def _batch(
-        self, entries: list[tuple[int, tuple[int, ...]]], owners: dict[str, str]
-    ) -> Batch:
+    def _batch(self, entries: list[tuple[int, tuple[int, ...]]], owners: dict[str, str]) -> Batch:
         ids = tuple(self.examples[index].image_id for index, _ in entries)
         features = self.source.features([owners[image] for image in ids])
         if self.vocabulary is None:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from caption.errors import CaptionError
 from extract.cache import image_id_of
-
-Tokenize = Callable[[Sequence[str]], list[str]]  # captions -> tokens joined by single spaces
 
 IMAGE_COLUMNS = ("image", "image_id", "filename", "file_name", "path", "id")
 TRAIN_SPLITS = ("train", "restval")  # Karpathy's `restval` belongs to training
@@ -76,20 +73,17 @@ def read_captions(path: str | Path) -> CaptionData:
     return CaptionData(path=path, images=images)
 
 
-def tokenized(image: CaptionedImage, source: Path, rule: str, tokenize: Tokenize) -> list[str]:
-    """The image's captions as tokens joined by spaces, by rule `file` or `ptb`.
+def tokenized(image: CaptionedImage, source: Path) -> list[str]:
+    """The captions as the tokens that the file carries, joined by spaces.
 
-    `file` takes the tokens that the caption file carries and raises CaptionError where it
-    carries none; `ptb` runs `tokenize` over the raw captions.
+    Raises CaptionError where it carries none.
     """
-    if rule == "file":
-        if image.tokens is None:
-            raise CaptionError(
-                f"{source}: image {image.image_id} has no `tokens`, but data.tokenizer is 'file';"
-                " type -o data.tokenizer=ptb"
-            )
-        return [" ".join(words) for words in image.tokens]
-    return tokenize(image.captions)
+    if image.tokens is None:
+        raise CaptionError(
+            f"{source}: image {image.image_id} has no `tokens`, but data.tokenizer is 'file';"
+            " type -o data.tokenizer=ptb"
+        )
+    return [" ".join(words) for words in image.tokens]
 
 
 def _read_table(path: Path) -> list[CaptionedImage]:

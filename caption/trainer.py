@@ -322,18 +322,3 @@ class Trainer:
             torch.cuda.set_rng_state(state["random_cuda"], self.device)
         os.truncate(self.metrics, self.at.metrics_bytes)
         log.info("resumed at %s epoch %d step %d", self.at.stage, self.at.epoch + 1, self.at.step)
-
-
-def decode_images(
-    model: Captioner,
-    features: Any,
-    images: int,
-    *,
-    beam: int,
-    length: int,
-    device: torch.device,
-    keep: int = 1,
-) -> Decoded:
-    """Beam-search captions of one batch of images."""
-    state = model.start(model.encode(features.to(device)))
-    return beam_search(model.step, state, images, beam, length, device, keep)

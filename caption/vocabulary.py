@@ -68,13 +68,13 @@ class Vocabulary:
                 words.append(self.words[number])
         return words
 
-    def save(self, path: Path) -> None:
-        """Write the words in id order as a JSON list."""
-        path.write_text(json.dumps(self.words, ensure_ascii=False, indent=0), encoding="utf-8")
+    def to_json(self) -> str:
+        """The words in id order as a JSON list."""
+        return json.dumps(self.words, ensure_ascii=False, indent=0)
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Read what `save` wrote. Raises CaptionError naming the file."""
+        """Read a file of `to_json`. Raises CaptionError naming the file."""
         try:
             words = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

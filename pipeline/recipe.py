@@ -19,6 +19,7 @@ import yaml
 
 from caption.config import TrainingConfig
 from caption.registry import entry
+from extract.cache import differences, flat
 from pipeline.errors import PipelineError
 
 T = TypeVar("T")
@@ -121,8 +122,22 @@ def from_mapping(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
 
 def to_mapping(config: Any) -> dict[str, Any]:
     """A dataclass as plain dicts and lists, for YAML and JSON."""
-    plain: dict[str, Any] = _plain(dataclasses.asdict(config))
+    plain: dict[str, Any] = to_plain(dataclasses.asdict(config))
     return plain
+
+
+def to_plain(value: Any) -> Any:
+    """The value with mappings as dicts and sequences as lists, for YAML and JSON."""
+    if isinstance(value, Mapping):
+        return {key: to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(inner) for inner in value]
+    return value
+
+
+def setting_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """One line per setting in which two nested settings differ: `key: value of a / of b`."""
+    return differences(flat(a), flat(b))
 
 
 def dump(settings: Mapping[str, Any]) -> str:
@@ -167,11 +182,3 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 def _copied(value: Any) -> Any:
     return {k: _copied(v) for k, v in value.items()} if isinstance(value, Mapping) else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value

@@ -131,6 +131,11 @@ def caption_problem(caption: Any, *, allow_empty: bool) -> str | None:
     return None
 
 
+def as_given(image: str) -> int | str:
+    """The id as results files have it: a plain whole number as a number, others as they are."""
+    return int(image) if image.isascii() and image.isdigit() and str(int(image)) == image else image
+
+
 def write_results(path: Path, captions: Mapping[int | str, str]) -> None:
     """Write COCO result JSON atomically, one image per line, ids as they are given."""
     lines = ",\n".join(

@@ -1,11 +1,11 @@
 """A run folder: what one training left, and how to bring its captioner back.
 
-    config.yaml      the recipe as resolved, the paths given, the features' fingerprint
-    vocab.json       the words in id order
-    best/ last/      checkpoints
-    metrics.jsonl    a line per update and per validation
-    results/ scores/ SPLIT.json
-    report.html
+config.yaml      the recipe as resolved, the paths given, the features' fingerprint
+vocab.json       the words in id order
+best/ last/      checkpoints
+metrics.jsonl    a line per update and per validation
+results/ scores/ SPLIT.json
+report.html
 """
 
 from __future__ import annotations

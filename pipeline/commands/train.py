@@ -1,0 +1,78 @@
+"""`pipeline train`: a feature cache and captions to a trained captioner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from pipeline import recipe as recipes
+from pipeline.errors import PipelineError
+from pipeline.run_folder import choose_device, open_run
+from pipeline.training import train
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--recipe", "name", help="A recipe's name or YAML file (new runs).")
+@click.option("--features", type=click.Path(path_type=Path), help="Feature cache (new runs).")
+@click.option("--captions", type=click.Path(path_type=Path), help="Caption file (new runs).")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder.")
+@click.option(
+    "-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a recipe's setting."
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
+@click.option("--list-recipes", is_flag=True, help="Show the recipes and exit.")
+@click.option("--show", is_flag=True, help="Print the resolved recipe and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def command(
+    name: str | None,
+    features: Path | None,
+    captions: Path | None,
+    out: Path | None,
+    overrides: tuple[str, ...],
+    device: str,
+    list_recipes: bool,
+    show: bool,
+    as_json: bool,
+) -> None:
+    """Train a captioner: cross-entropy, then self-critical where the recipe says so.
+
+    \b
+    pipeline train --recipe transformer --features features --captions captions.json --out run
+    pipeline train --out run          go on with a run that was interrupted
+    """
+    if list_recipes:
+        for known, path in recipes.shipped().items():
+            click.echo(f"{known:24} {recipes.read_yaml(path).get('source', '')}")
+        return
+    known_run = out is not None and (out / "config.yaml").is_file()
+    if name is None and known_run and out is not None:
+        run = open_run(out)
+        recipe = recipes.override(run.recipe, overrides)
+        features, captions = features or run.features, captions or run.captions
+    else:
+        if name is None:
+            raise click.UsageError("--recipe is missing; pipeline train --list-recipes shows them")
+        recipe = recipes.load(name, overrides)
+    if show:
+        click.echo(recipes.dump(recipes.to_mapping(recipe)))
+        return
+    missing = [
+        option
+        for option, value in (("--features", features), ("--captions", captions), ("--out", out))
+        if value is None
+    ]
+    if missing or features is None or captions is None or out is None:
+        raise click.UsageError(f"{', '.join(missing)} missing")
+    for option, path in (("--features", features), ("--captions", captions)):
+        if not path.exists():
+            raise PipelineError(f"{option} {path}: not there")
+    run, position = train(recipe, captions, features, out, choose_device(device))
+    if as_json:
+        outcome = {"run": str(out), "cider": position.best, "seconds": position.seconds}
+        click.echo(json.dumps(outcome))
+        return
+    spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in position.seconds.items())
+    click.echo(f"{out}: best validation CIDEr-D {100 * position.best:.1f} ({spent})")
+    click.echo(f"next: pipeline eval --run {out} --split test")

@@ -1,0 +1,214 @@
+"""A recipe, captions and features made into a run: the glue of `pipeline train`."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from caption import checkpoint
+from caption.batches import Batches, Example, FeatureSource, check_features
+from caption.captioner import Captioner
+from caption.config import TrainingConfig
+from caption.data import CaptionData, CaptionedImage, read_captions, tokenized
+from caption.trainer import Position, Reward, Trainer
+from caption.transformer import count_parameters
+from caption.vocabulary import Vocabulary
+from evaluate.cider import CiderReward, DocumentFrequency, cider_d
+from evaluate.tokenizer import ptb_tokenize
+from extract.cache import FeatureCache
+from pipeline import recipe as recipes
+from pipeline.decoding import decode_ids
+from pipeline.errors import PipelineError
+from pipeline.files import write_text
+from pipeline.recipe import Recipe
+from pipeline.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+EOS_WORD = "<eos>"  # the end of the sentence in rewards that count it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """The tokenised captions of a run: image id -> captions, tokens joined by spaces."""
+
+    train: dict[str, list[str]]
+    validation: dict[str, list[str]]
+
+
+def train(
+    recipe: Recipe, captions: Path, features: Path, out: Path, device: torch.device
+) -> tuple[RunFolder, Position]:
+    """Train, or go on training, the run in `out`; returns it and where training ended.
+
+    Raises PipelineError when `out` holds a run made otherwise.
+    """
+    cache = FeatureCache(features)
+    data = read_captions(captions)
+    widths = {name: stream.width for name, stream in cache.streams.items()}
+    run = RunFolder(
+        path=out,
+        recipe=recipe,
+        captions=captions.resolve(),
+        features=features.resolve(),
+        fingerprint=cache.fingerprint(),
+        widths=widths,
+    )
+    texts = _texts(data, recipe, cache)
+    vocabulary = _vocabulary(data, texts, recipe)
+    _describe(run, vocabulary)
+    torch.manual_seed(recipe.seed)
+    model = run.build(vocabulary)
+    log.info(
+        "%s: %d parameters, %d words, %d training and %d validation images, %s",
+        *(recipe.model_name(), count_parameters(model), len(vocabulary), len(texts.train)),
+        *(len(texts.validation), device),
+    )
+    position = _trainer(run, model, cache, texts, vocabulary, device).run()
+    return run, position
+
+
+def _trainer(
+    run: RunFolder,
+    model: Captioner,
+    cache: FeatureCache,
+    texts: Texts,
+    vocabulary: Vocabulary,
+    device: torch.device,
+) -> Trainer:
+    recipe = run.recipe
+    shuffled = recipe.data.shuffle_features
+    source = FeatureSource(cache, model.needs, shuffled=shuffled, seed=recipe.seed)
+    examples = [Example(image_id=i, captions=tuple(c)) for i, c in texts.train.items() if c]
+
+    def batches(stage: str, words: Vocabulary | None, images: int, captions: int) -> Batches:
+        return Batches(
+            examples,
+            source,
+            words,
+            images=images,
+            captions=captions,
+            max_words=recipe.data.max_words,
+            seed=recipe.seed,
+            stage=stage,
+        )
+
+    scst = recipe.scst
+    return Trainer(
+        model,
+        recipe,
+        run.path,
+        xe=batches("xe", vocabulary, recipe.xe.images, recipe.xe.captions),
+        scst=batches("scst", None, scst.images, 1) if scst.epochs else None,
+        vocabulary=vocabulary,
+        validate=_validation(recipe, source, texts.validation, vocabulary, device),
+        reward=_reward(recipe, texts.train) if scst.epochs else None,
+        device=device,
+        facts={
+            "model": recipe.model_name(),
+            "versions": {"torch": version("torch"), "python": platform.python_version()},
+        },
+    )
+
+
+def _texts(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
+    settings = recipe.data
+    train = data.split("train")[: settings.train_images]
+    validation = data.split("val")[: settings.validation_images]
+    check_features([i.image_id for i in train], cache, "training images", str(data.path))
+    check_features([i.image_id for i in validation], cache, "validation images", str(data.path))
+    rule = settings.tokenizer
+    return Texts(train=_tokens(train, data, rule), validation=_tokens(validation, data, rule))
+
+
+def _tokens(images: Sequence[CaptionedImage], data: CaptionData, rule: str) -> dict[str, list[str]]:
+    if rule == "ptb":  # in one go: the official tokenizer looks one caption ahead
+        words = iter(ptb_tokenize([text for image in images for text in image.captions]))
+        return {image.image_id: [next(words) for _ in image.captions] for image in images}
+    return {image.image_id: tokenized(image, data.path) for image in images}
+
+
+def _vocabulary(data: CaptionData, texts: Texts, recipe: Recipe) -> Vocabulary:
+    counted: list[str] = []
+    for split in recipe.vocabulary.splits:
+        if split == "train":
+            found = texts.train
+        elif split == "val":
+            found = texts.validation
+        else:
+            found = _tokens(data.split(split), data, recipe.data.tokenizer)
+        counted += [text for captions in found.values() for text in captions]
+    return Vocabulary.build(counted, min_count=recipe.vocabulary.min_count)
+
+
+def _describe(run: RunFolder, vocabulary: Vocabulary) -> None:
+    """Write `config.yaml` and `vocab.json`, or see that those there are the same."""
+    config = run.path / "config.yaml"
+    wanted = recipes.to_plain(run.settings())
+    if config.exists():
+        found = recipes.read_yaml(config)
+        lines = recipes.setting_differences(found, wanted)
+        if lines:
+            shown = "\n  ".join(lines)
+            raise PipelineError(
+                f"{run.path} holds a run with other settings (there / asked for):\n  {shown}\n"
+                "give another --out, or the settings of the first time"
+            )
+        lines = run.vocabulary().differences(vocabulary)
+        if lines:
+            raise PipelineError(
+                f"{run.path}: the captions now give another vocabulary ({'; '.join(lines)}); give"
+                " another --out, or the captions of the first time"
+            )
+        return
+    strange = [p.name for p in run.path.iterdir()] if run.path.is_dir() else []
+    if strange and not all(name == "vocab.json" for name in strange):
+        raise PipelineError(
+            f"{run.path} is no run folder but holds {', '.join(sorted(strange)[:5])}; give an empty"
+            " or new folder as --out"
+        )
+    write_text(run.path / "vocab.json", vocabulary.to_json())
+    write_text(config, recipes.dump(wanted))
+
+
+def _validation(
+    config: TrainingConfig,
+    source: FeatureSource,
+    references: dict[str, list[str]],
+    vocabulary: Vocabulary,
+    device: torch.device,
+) -> Callable[[Captioner], float]:
+    """CIDEr-D of the validation split, decoded as evaluation decodes."""
+
+    def validate(model: Captioner) -> float:
+        decoded = decode_ids(model, list(references), source, vocabulary, config.decoding, device)
+        candidates = {image: texts[0] for image, texts in decoded.captions.items()}
+        return cider_d(references, candidates)[0]
+
+    return validate
+
+
+def _reward(recipe: Recipe, references: dict[str, list[str]]) -> Reward:
+    """CIDEr-D against document frequencies of the run's own training captions."""
+    scst = recipe.scst
+    document = "caption" if scst.document == "caption" else "image"
+    eos = EOS_WORD if scst.eos else None
+    scorer = CiderReward(references, DocumentFrequency.build(references, document, eos=eos))
+
+    def reward(ids: Sequence[str], captions: Sequence[Sequence[str]]) -> np.ndarray:
+        return scorer.reward(ids, captions)
+
+    return reward
+
+
+def is_finished(run: Path) -> bool:
+    """Whether training in this folder came to its end."""
+    last = checkpoint.find(run / "last")
+    return last is not None and checkpoint.load_meta(last).get("stage") == "done"
