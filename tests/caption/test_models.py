@@ -1,0 +1,163 @@
+"""What every registered captioner must do."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from caption import checkpoint
+from caption.captioner import Captioner
+from caption.decode import beam_search, greedy
+from caption.features import Features
+from caption.losses import cross_entropy
+from caption.registry import MODELS
+from caption.transformer import no_gradients
+from caption.vocabulary import BOS
+from tests.caption.toy import WIDTH, random_features
+
+WORDS = 11
+SMALL = {
+    "width": 16,
+    "heads": 2,
+    "feed_forward": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "dropout": 0.0,
+    "max_words": 12,
+}
+
+pytestmark = pytest.mark.parametrize("name", list(MODELS))
+
+
+def build(name: str, **changes: object) -> Captioner:
+    entry = MODELS[name]
+    known = {field.name for field in fields(entry.config)}
+    settings = {key: value for key, value in {**SMALL, **changes}.items() if key in known}
+    torch.manual_seed(3)
+    model = entry.build(entry.config(**settings), {"grids": WIDTH, "regions": WIDTH}, WORDS)
+    with torch.no_grad():
+        for parameter in model.parameters():  # away from zero biases and unit gains
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def tokens(rows: int, length: int = 6, seed: int = 5) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    words = torch.randint(4, WORDS, (rows, length), generator=random)
+    words[:, 0] = BOS
+    return words
+
+
+def only(features: Features, image: int, rows: int) -> Features:
+    """One image of a batch, with its first `rows` rows."""
+
+    def cut(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: t[image : image + 1, :rows] for name, t in tensors.items()}
+
+    return replace(
+        features,
+        rows=cut(features.rows),
+        mask=cut(features.mask),
+        boxes=cut(features.boxes),
+        sizes=features.sizes[image : image + 1],
+    )
+
+
+def test_shapes(name: str) -> None:
+    model = build(name)
+    memory = model.encode(random_features(3))
+    assert model(memory, tokens(6)).shape == (6, 6, WORDS)
+    log_probs, state = model.step(torch.full((3,), BOS), model.start(memory))
+    assert log_probs.shape == (3, WORDS)
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3))
+    assert model.step(torch.full((6,), 5), state.reorder(torch.tensor([0, 0, 1, 1, 2, 2])))
+
+
+def test_words_do_not_see_later_words(name: str) -> None:
+    model = build(name)
+    memory = model.encode(random_features(3))
+    first = tokens(3)
+    second = first.clone()
+    second[:, 4:] = (second[:, 4:] - 4 + 1) % (WORDS - 4) + 4
+    a, b = model(memory, first), model(memory, second)
+    torch.testing.assert_close(a[:, :4], b[:, :4])
+    assert (a[:, 4:] - b[:, 4:]).abs().max() > 1e-3
+
+
+def test_steps_equal_teacher_forcing(name: str) -> None:
+    model = build(name)
+    memory = model.encode(random_features(3))
+    words = tokens(6)
+    wanted = model(memory, words).log_softmax(-1)
+    state = model.start(memory).reorder(torch.arange(3).repeat_interleave(2))
+    for place in range(words.shape[1]):
+        found, state = model.step(words[:, place], state)
+        torch.testing.assert_close(found, wanted[:, place], atol=1e-5, rtol=1e-5)
+
+
+def test_padding_rows_changes_nothing(name: str) -> None:
+    model = build(name)
+    features = random_features(2, rows=5)
+    wider = random_features(2, rows=9, seed=1)
+    for stream in features.rows:
+        wider.rows[stream][:, :5] = features.rows[stream]
+        wider.boxes[stream][:, :5] = features.boxes[stream]
+        wider.mask[stream][:] = False
+        wider.mask[stream][:, :5] = features.mask[stream]
+    words = tokens(2)
+    a = model(model.encode(features), words)
+    torch.testing.assert_close(a, model(model.encode(wider), words), atol=1e-5, rtol=1e-5)
+
+
+def test_a_batch_equals_its_images_one_by_one(name: str) -> None:
+    model = build(name)
+    features = random_features(3, rows=5)
+    words = tokens(6)
+    together = model(model.encode(features), words)
+    for image in range(3):
+        real = int(features.mask["grids"][image].sum())
+        alone = model(model.encode(only(features, image, real)), words[2 * image : 2 * image + 2])
+        torch.testing.assert_close(alone, together[2 * image : 2 * image + 2], atol=1e-5, rtol=1e-5)
+
+
+def test_the_image_matters(name: str) -> None:
+    model = build(name)
+    words = tokens(3)
+    a = model(model.encode(random_features(3, seed=0)), words)
+    b = model(model.encode(random_features(3, seed=9)), words)
+    assert (a - b).abs().max() > 1e-3
+
+
+def test_one_beam_is_greedy(name: str) -> None:
+    model = build(name)
+    cpu = torch.device("cpu")
+    with torch.no_grad():
+        state = model.start(model.encode(random_features(3)))
+        beam = beam_search(model.step, state, 3, 1, 8, cpu)
+        best = greedy(model.step, state, 3, 8, cpu)
+    assert torch.equal(beam.tokens, best.tokens)
+    torch.testing.assert_close(beam.scores, best.scores)
+
+
+def test_saves_and_loads(name: str, tmp_path) -> None:
+    model, other = build(name), build(name)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    checkpoint.save(tmp_path / "best", model, {"epoch": 1}, None)
+    assert checkpoint.load_model(tmp_path / "best", other) == {"epoch": 1}
+    features, words = random_features(3), tokens(3)
+    torch.testing.assert_close(
+        model(model.encode(features), words), other(other.encode(features), words)
+    )
+
+
+def test_gradients_reach_every_parameter(name: str) -> None:
+    model = build(name).train()
+    words = tokens(6)
+    logits = model(model.encode(random_features(3)), words[:, :-1])
+    cross_entropy(logits, words[:, 1:]).backward()
+    assert no_gradients(model) == []

@@ -1,0 +1,68 @@
+"""A small world whose captions can be learned: one feature direction per word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from caption.features import Features
+from extract.cache import ImageFeatures, Stream
+from extract.writer import CacheWriter
+
+NOUNS = ("dog", "cat", "bird", "horse")
+COLOURS = ("red", "blue", "green")
+WIDTH = 16  # of the features
+META = {"preset": "toy", "settings": {"width": WIDTH}, "weights": {"file": "none"}}
+
+
+def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path]:
+    """A cache of streams `grids` and `regions` and a Karpathy file; returns (cache, captions)."""
+    random = np.random.default_rng(seed)
+    directions = random.normal(size=(len(NOUNS) + len(COLOURS), WIDTH))
+    records, entries = [], []
+    for number in range(images):
+        noun, colour = number % len(NOUNS), number % len(COLOURS)
+        rows = directions[[noun, len(NOUNS) + colour]] + 0.1 * random.normal(size=(2, WIDTH))
+        boxes = np.array([[0, 0, 40, 30], [40, 0, 80, 60]], dtype=np.float32)
+        records.append(
+            ImageFeatures(
+                image_id=f"toy{number}",
+                width=80,
+                height=60,
+                streams={"grids": rows, "regions": np.repeat(rows, 1 + number % 3, axis=0)},
+                boxes={"grids": boxes, "regions": np.repeat(boxes, 1 + number % 3, axis=0)},
+                grid_shape={"grids": (1, 2)},
+            )
+        )
+        words = [COLOURS[colour], NOUNS[noun]]
+        texts = [["a", *words], ["there", "is", "a", *words], ["one", *words, "here"]]
+        split = ("train", "train", "train", "val", "test")[number % 5]
+        sentences = [{"tokens": text, "raw": " ".join(text) + " ."} for text in texts]
+        entries.append({"filename": f"toy{number}.jpg", "split": split, "sentences": sentences})
+    cache, captions = folder / "features", folder / "captions.json"
+    streams = {"grids": Stream(WIDTH), "regions": Stream(WIDTH)}
+    with CacheWriter(cache, META, streams) as writer:
+        writer.commit(records)
+    captions.write_text(json.dumps({"dataset": "toy", "images": entries}), encoding="utf-8")
+    return cache, captions
+
+
+def random_features(images: int = 3, rows: int = 5, width: int = WIDTH, seed: int = 0) -> Features:
+    """A batch with fewer real rows in the later images."""
+    random = torch.Generator().manual_seed(seed)
+    counts = torch.tensor([max(1, rows - 2 * i) for i in range(images)])
+    mask = torch.arange(rows) < counts[:, None]  # (B, N)
+    corners = torch.rand(images, rows, 4, generator=random).sort(dim=-1).values * 100
+    boxes = corners[..., [0, 1, 2, 3]]
+    values = torch.randn(images, rows, width, generator=random) * mask[..., None]
+    shapes = {"grids": ((1, rows),) * images}
+    return Features(
+        rows={"grids": values, "regions": values},
+        mask={"grids": mask, "regions": mask},
+        boxes={"grids": boxes, "regions": boxes},
+        sizes=torch.full((images, 2), 100.0),
+        grid_shape=shapes,
+    )

@@ -1,0 +1,204 @@
+"""Training as a user runs it: it learns, resumes bit for bit, and refuses what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from caption.errors import CaptionError
+from caption.trainer import Trainer
+from pipeline import recipe as recipes
+from pipeline.commands.train import command
+from pipeline.decoding import decode_split
+from pipeline.errors import PipelineError
+from pipeline.training import is_finished, train
+from tests.caption.toy import write_toy
+
+CPU = torch.device("cpu")
+QUICK = (
+    "model.stream=grids",
+    "model.width=32",
+    "model.heads=4",
+    "model.feed_forward=64",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.dropout=0.1",
+    "data.tokenizer=file",
+    "data.max_words=8",
+    "vocabulary.min_count=1",
+    "vocabulary.splits=train",
+    "xe.images=4",
+    "xe.captions=3",
+    "xe.epochs=12",
+    "xe.warmup=10",
+    "xe.learning_rate=0.01",
+    "xe.patience=12",
+    "scst.epochs=2",
+    "scst.images=4",
+    "scst.samples=3",
+    "scst.learning_rate=0.0005",
+    "decoding.beam=3",
+    "decoding.max_words=8",
+)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_toy(tmp_path_factory.mktemp("toy"))
+
+
+def quick(*more: str) -> recipes.Recipe:
+    return recipes.load("transformer", [*QUICK, *more])
+
+
+def lines(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_it_learns_and_a_language_model_does_not(toy, tmp_path) -> None:
+    cache, captions = toy
+    run, position = train(quick(), captions, cache, tmp_path / "run", CPU)
+    assert position.stage == "done" and is_finished(run.path)
+    assert {line["stage"] for line in lines(run.path)} == {"xe", "scst"}
+    blind = quick("data.shuffle_features=true")
+    _, other = train(blind, captions, cache, tmp_path / "blind", CPU)
+    assert position.best > 2 * other.best
+    decoded = decode_split(run.path, "test", num_captions=2)
+    results = json.loads(decoded.results.read_text())
+    assert [entry["image_id"] for entry in results] == list(decoded.references)
+    nbest = json.loads(decoded.nbest.read_text())
+    assert all(len(entry["captions"]) == 2 for entry in nbest)
+    assert all(a >= b for e in nbest for a, b in [e["log_probabilities"]])
+    shuffled = decode_split(run.path, "test", shuffle=True)
+    assert shuffled.results.name == "test-shuffled.json"
+
+
+@pytest.mark.parametrize("baseline", ["beams", "greedy"])
+def test_resume_after_a_stop_anywhere_is_bit_equal(toy, tmp_path, baseline, monkeypatch) -> None:
+    cache, captions = toy
+    recipe = quick("xe.epochs=2", f"scst.baseline={baseline}", "save_every=0")
+    whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
+    update = Trainer._update
+    for stop in (2, 5, 8):
+
+        class Stopped(Exception):
+            pass
+
+        count = 0
+
+        def stopping(self, name, batch, loss_of, stop=stop):
+            nonlocal count
+            count += 1
+            if count > stop:
+                raise Stopped
+            return update(self, name, batch, loss_of)
+
+        out = tmp_path / f"stop{stop}"
+        monkeypatch.setattr(Trainer, "_update", stopping)
+        with pytest.raises(Stopped):
+            train(recipe, captions, cache, out, CPU)
+        monkeypatch.setattr(Trainer, "_update", update)
+        resumed, _ = train(recipe, captions, cache, out, CPU)
+        assert lines(resumed.path) == lines(whole.path)
+        weights = "last/model.safetensors"
+        assert (resumed.path / weights).read_bytes() == (whole.path / weights).read_bytes()
+
+
+def test_a_killed_process_is_continued(toy, tmp_path) -> None:
+    cache, captions = toy
+    out = tmp_path / "run"
+    arguments = ["--features", str(cache), "--captions", str(captions)]
+    for setting in quick_settings("xe.epochs=6", "save_every=0"):
+        arguments += ["-o", setting]
+    line = [sys.executable, "-m", "pipeline", "train", "--recipe", "transformer"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*line, *arguments, "--out", str(out)], env=environment, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if (out / "metrics.jsonl").exists() and len(lines_so_far(out)) >= 8:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    result = CliRunner().invoke(command, ["--out", str(out), "--device", "cpu", "--json"])
+    assert result.exit_code == 0, result.output
+    recipe = quick("xe.epochs=6", "save_every=0")
+    whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
+    assert [x.get("loss") for x in lines(out)] == [x.get("loss") for x in lines(whole.path)]
+
+
+def quick_settings(*more: str) -> list[str]:
+    return [*QUICK, *more]
+
+
+def lines_so_far(run: Path) -> list[str]:
+    return (run / "metrics.jsonl").read_text().splitlines()
+
+
+def test_a_loss_that_is_no_number_names_the_images(toy, tmp_path, monkeypatch) -> None:
+    cache, captions = toy
+    monkeypatch.setattr(
+        "caption.trainer.cross_entropy", lambda *a: torch.tensor(float("nan"), requires_grad=True)
+    )
+    with pytest.raises(CaptionError, match=r"loss is nan .* images toy\d+, toy\d+"):
+        train(quick(), captions, cache, tmp_path / "run", CPU)
+
+
+def test_captioned_images_without_features_stop_the_run(toy, tmp_path) -> None:
+    cache, captions = toy
+    content = json.loads(captions.read_text())
+    sentences = content["images"][0]["sentences"]
+    content["images"] += [
+        {"filename": f"absent{k}.jpg", "split": "train", "sentences": sentences} for k in range(3)
+    ]
+    wider = tmp_path / "more.json"
+    wider.write_text(json.dumps(content))
+    with pytest.raises(
+        CaptionError, match="absent0, absent1, absent2\nmake them: pipeline extract"
+    ):
+        train(quick(), wider, cache, tmp_path / "run", CPU)
+
+
+def test_other_settings_into_the_same_folder_are_refused(toy, tmp_path) -> None:
+    cache, captions = toy
+    recipe = quick("xe.epochs=1", "scst.epochs=0")
+    train(recipe, captions, cache, tmp_path / "run", CPU)
+    other = recipes.override(recipe, ["xe.learning_rate=0.02"])
+    with pytest.raises(PipelineError, match=r"recipe.xe.learning_rate: 0.01 / 0.02"):
+        train(other, captions, cache, tmp_path / "run", CPU)
+
+
+@pytest.mark.parametrize("name", list(recipes.shipped()))
+def test_every_shipped_recipe_loads_and_round_trips(name) -> None:
+    recipe = recipes.load(name)
+    again = recipes.from_mapping(recipes.Recipe, recipes.to_mapping(recipe), "again")
+    assert recipe == again and recipe.source
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("xe.epoks=3", "unknown key 'epoks'; did you mean 'epochs'"),
+        ("xe.epochs=many", "xe: epochs is 'many', wanted a value of type int"),
+        ("xe=3", "xe is 3, wanted a group of settings"),
+        ("model.name=transfomer", "did you mean 'transformer'"),
+        ("model.widht=3", "did you mean 'width'"),
+        ("scst.baseline=mean", "wanted one of beams, greedy"),
+        ("nothing", "wanted key=value"),
+    ],
+)
+def test_wrong_settings_are_named(override, message) -> None:
+    with pytest.raises((PipelineError, CaptionError), match=message):
+        recipes.load("flickr8k", [override])
