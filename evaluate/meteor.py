@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from evaluate.errors import EvaluateError
-from evaluate.java import ENGLISH, Java, environment, find_java, wheel_file
+from evaluate.java import ENGLISH, Java, find_java, kill, start, wheel_file
 from evaluate.pairs import Id, paired
 from evaluate.paraphrases import cut_table, meteor_words
 
@@ -158,16 +158,8 @@ class _Process:
     """METEOR listening on its standard input; no call can wait for ever."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        try:
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment(),
-            )
-        except OSError as error:
-            raise EvaluateError(f"{command[0]} does not start: {error}") from error
+        pipe = subprocess.PIPE
+        self._popen = start(command, stdin=pipe, stdout=pipe, stderr=pipe)
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
         # Undrained, a full pipe of messages would stop the program for ever.
         self._drain = threading.Thread(target=self._listen, daemon=True)
@@ -195,7 +187,7 @@ class _Process:
 
     def _give_up(self, late: threading.Event) -> None:
         late.set()
-        self._popen.kill()
+        kill(self._popen)
 
     def _numbers(self, line: bytes) -> Stats:
         text = line.decode("utf-8", "replace")
@@ -215,14 +207,14 @@ class _Process:
             self._said.append(line.decode("utf-8", "replace").rstrip())
 
     def _why(self, what: str) -> str:
-        self._popen.kill()
+        kill(self._popen)
         self._drain.join(timeout=2.0)
         said = "\n".join(self._said)
         return f"{what}; Java's last lines:\n{said}" if said else what
 
 
 def _end(popen: subprocess.Popen[bytes], drain: threading.Thread) -> None:
-    popen.kill()
+    kill(popen)
     popen.wait()
     drain.join(timeout=2.0)
     for pipe in (popen.stdin, popen.stdout, popen.stderr):

@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import re
+import string
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -24,9 +25,9 @@ from evaluate.paths import cache_dir
 
 log = logging.getLogger(__name__)
 
-_PIECES = re.compile(r"[^\W_]+|.", re.DOTALL)
-_STRAIGHT = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'})
-_MOST_PIECES = 12  # beyond, only joins of so few pieces that their number stays small
+_PIECES = (re.compile(r"[^\W_]+|.", re.DOTALL), re.compile(r"[A-Za-z0-9]+|.", re.DOTALL))
+_STRAIGHT = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "-"})
+_MOST_PIECES = 8  # joined to one word
 _CHUNK = 1 << 22  # bytes
 _KEPT = 20  # cut tables kept in the cache
 
@@ -34,23 +35,27 @@ _KEPT = 20  # cut tables kept in the cache
 def meteor_words(texts: Iterable[str]) -> set[str]:
     """Every word that METEOR's own normaliser can make of the texts, and some more.
 
-    It lower-cases, cuts at punctuation and hyphens, keeps some apostrophes and full stops with
-    their word and drops the stops of `u.s.a.`; all joins of neighbouring pieces cover that.
+    It lower-cases, straightens quotes and dashes, cuts at punctuation, hyphens and between
+    letters of some scripts, keeps some apostrophes and full stops with their word and drops the
+    stops of `u.s.a.`; all joins of neighbouring pieces of each word cover that.
     """
-    words: set[str] = set()
+    words = set(string.punctuation)
     for token in {token for text in texts for token in text.split()}:
-        for form in {token, token.lower(), token.lower().translate(_STRAIGHT)}:
-            words.add(form)
-            words.add(form.replace(".", ""))
-            pieces = _PIECES.findall(form)
-            longest = len(pieces) if len(pieces) <= _MOST_PIECES else 3
-            words.update(
-                "".join(pieces[start : start + length])
-                for length in range(1, longest + 1)
-                for start in range(len(pieces) - length + 1)
-            )
+        plain = token.translate(_STRAIGHT).replace("---", "--")
+        for form in {token, plain, plain.replace(".", "")}:
+            words.add(form.lower())
+            if not form.isalnum() or not form.isascii():
+                words.update(_joins(form))
     words.discard("")
     return words
+
+
+def _joins(form: str) -> Iterator[str]:
+    for pattern in _PIECES:
+        pieces = pattern.findall(form)
+        for length in range(1, min(len(pieces), _MOST_PIECES) + 1):
+            for start in range(len(pieces) - length + 1):
+                yield "".join(pieces[start : start + length]).lower()
 
 
 def cut_table(source: Path, base: Iterable[str], extra: Iterable[str] = ()) -> Path:

@@ -22,7 +22,7 @@ from typing import Any
 
 from evaluate.corenlp import VERSION, find_corenlp
 from evaluate.errors import EvaluateError
-from evaluate.java import ENGLISH, Java, environment, find_java, heap_mb, wheel_file
+from evaluate.java import ENGLISH, Java, find_java, heap_mb, kill, start, wheel_file
 from evaluate.java_src.build import JAR
 from evaluate.pairs import Id, Pair, paired
 from evaluate.paths import cache_dir
@@ -104,8 +104,8 @@ class Spice:
         if not pairs:
             raise EvaluateError("SPICE needs one image or more, found none to score")
         details: list[Detail] = []
-        for start in range(0, len(pairs), _IMAGES_PER_RUN):
-            part = pairs[start : start + _IMAGES_PER_RUN]
+        for first in range(0, len(pairs), _IMAGES_PER_RUN):
+            part = pairs[first : first + _IMAGES_PER_RUN]
             details += self._run(part)
             if on_done is not None:
                 on_done(len(part))
@@ -164,23 +164,17 @@ class Spice:
 
     def _call(self, command: Sequence[str], folder: Path) -> None:
         said = folder / "stderr.txt"
+        quiet = subprocess.DEVNULL
         with open(said, "wb") as stderr:
-            try:
-                ended = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stderr,
-                    cwd=folder,
-                    env=environment(),
-                    timeout=self._time_limit,
-                    check=False,
-                )
-                why = f"it ended with {ended.returncode}" if ended.returncode else ""
-            except subprocess.TimeoutExpired:
-                why = f"no answer within {self._time_limit:g} s"
-            except OSError as error:
-                why = f"{command[0]} does not start ({error})"
+            popen = start(command, stdin=quiet, stdout=quiet, stderr=stderr, cwd=folder)
+        try:
+            code = popen.wait(self._time_limit)
+            why = f"it ended with {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            why = f"no answer within {self._time_limit:g} s"
+        finally:
+            kill(popen)
+            popen.wait()
         text = said.read_text("utf-8", "replace")
         if why or _MEMORY.search(text):
             raise _Failed(why or "it ran out of memory", text)

