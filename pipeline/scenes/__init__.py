@@ -1,0 +1,1 @@
+"""Scenes: pictures of coloured, textured shapes with captions, boxes and the full truth."""
