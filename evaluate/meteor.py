@@ -33,6 +33,7 @@ _LINE_BREAKS = re.compile("[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _SEPARATOR = "|||"
 _IMAGES_PER_EXCHANGE = 32
 _LAST_LINES = 20
+_WHOLE_TABLE_MB = 2048  # of heap, as the official wrapper gives
 
 
 class Meteor:
@@ -116,8 +117,13 @@ class Meteor:
         if self._table is not None and base | extra <= self._table[1]:
             return
         known = self._table[1] if self._table is not None else set()
-        table = cut_table(self._source, base | self._words, extra | known)
-        self._table = table, base | extra | known | self._words
+        words = base | extra | known | self._words
+        try:
+            table = cut_table(self._source, base | self._words, extra | known)
+        except OSError as error:
+            log.warning("METEOR loads its whole paraphrase table, 1.3 GB of memory: %s", error)
+            table = self._source
+        self._table = table, words
         self.close()
 
     def _exchange(self, lines: Sequence[str]) -> list[Stats]:
@@ -144,7 +150,8 @@ class Meteor:
     def _command(self, table: Path) -> list[str]:
         # The table is always named: METEOR cannot find its own in a folder with a blank.
         # Serial collector and one compiler level: the least memory and the quickest start.
-        java = [str(self._java.path), f"-Xmx{self._heap_mb}m", *ENGLISH]
+        heap = self._heap_mb if table != self._source else max(self._heap_mb, _WHOLE_TABLE_MB)
+        java = [str(self._java.path), f"-Xmx{heap}m", *ENGLISH]
         java += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         meteor = ["-", "-", "-stdio", "-l", "en", "-norm", "-a", str(table)]
         return [*java, "-jar", str(self._jar), *meteor]

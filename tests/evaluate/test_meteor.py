@@ -140,6 +140,19 @@ def test_folder_with_blanks_and_umlauts(
     assert list(folder.glob("caption-pipeline/meteor/*.gz"))
 
 
+def test_no_room_for_a_cut_table(
+    table: Path, meteor: Meteor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*arguments: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("evaluate.meteor.cut_table", full)
+    with Meteor(paraphrases=table) as whole:
+        assert whole.score(REFERENCES, CANDIDATES) == meteor.score(REFERENCES, CANDIDATES)
+        assert "whole paraphrase table" in caplog.text and "No space left" in caplog.text
+        assert "-Xmx2048m" in whole._command(table)
+
+
 def test_killed_between_and_during_calls(table: Path) -> None:
     rng = random.Random(0)
     words = "a man person rides horse dog on the red big play".split()
