@@ -7,7 +7,7 @@ No smoothing, but the two epsilons of the COCO code, which decide the value of h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,8 +17,6 @@ ORDERS = 4
 COUNTS = 2 * ORDERS + 2  # hits and guesses of each order, candidate length, reference length
 _TINY = 1e-15  # added to hits and to the candidate's length
 _SMALL = 1e-9  # added to guesses and to the reference's length
-
-NgramCounts = list[Counter[tuple[str, ...]]]
 
 
 def bleu(
@@ -65,18 +63,24 @@ def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
 def _image_counts(references: Sequence[Sequence[str]], candidate: Sequence[str]) -> list[int]:
     length = len(candidate)
     closest = min((len(r) for r in references), key=lambda n: (abs(n - length), n))
-    most = _ngrams(())
-    for reference in references:
-        for order, ngrams in enumerate(_ngrams(reference)):
-            most[order] |= ngrams  # the union of counters keeps the larger count
-    hits = [(own & most[order]).total() for order, own in enumerate(_ngrams(candidate))]
+    hits = [_hits(references, candidate, order) for order in range(1, ORDERS + 1)]
     guesses = [max(0, length - order) for order in range(ORDERS)]
     return [*hits, *guesses, length, closest]
 
 
-def _ngrams(tokens: Sequence[str]) -> NgramCounts:
-    """Counters of the n-grams of order 1 to 4."""
-    return [
-        Counter(zip(*(tokens[start:] for start in range(order)), strict=False))
-        for order in range(1, ORDERS + 1)
-    ]
+def _hits(references: Sequence[Sequence[str]], candidate: Sequence[str], order: int) -> int:
+    """The candidate's n-grams found in references, each at most as often as in one of them."""
+    own = Counter(_ngrams(candidate, order))
+    most: dict[tuple[str, ...], int] = {}
+    for reference in references:
+        found: dict[tuple[str, ...], int] = {}
+        for ngram in _ngrams(reference, order):
+            if ngram in own:
+                found[ngram] = found.get(ngram, 0) + 1
+        for ngram, count in found.items():
+            most[ngram] = max(count, most.get(ngram, 0))
+    return sum(min(count, own[ngram]) for ngram, count in most.items())
+
+
+def _ngrams(tokens: Sequence[str], order: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(tokens[start:] for start in range(order)), strict=False)
