@@ -7,3 +7,12 @@ class ExtractError(Exception):
 
 class CacheError(ExtractError):
     """A feature cache is broken, foreign, locked, full, or made with other settings."""
+
+
+class ImageError(ExtractError):
+    """An image file cannot be used; `reason` is a short code, `detail` the sentence behind it."""
+
+    def __init__(self, path: object, reason: str, detail: str) -> None:
+        super().__init__(f"{path}: {reason}: {detail}")
+        self.reason = reason
+        self.detail = detail

@@ -22,6 +22,7 @@ from extract.cache import (
     checksum,
     differences,
     fingerprint_of,
+    flat,
     journal_lines,
     read_description,
 )
@@ -37,7 +38,11 @@ class CacheWriter:
     """
 
     def __init__(
-        self, path: str | Path, meta: Mapping[str, Any], streams: Mapping[str, Stream], rank: int = 0
+        self,
+        path: str | Path,
+        meta: Mapping[str, Any],
+        streams: Mapping[str, Stream],
+        rank: int = 0,
     ) -> None:
         """Raises CacheError when the folder was made otherwise, is locked, or cannot be written."""
         self.path = Path(path)
@@ -111,7 +116,9 @@ class CacheWriter:
     ) -> None:
         try:
             if kind is None:
-                text = "".join(json.dumps(f, ensure_ascii=False) + "\n" for f in self._failed.values())
+                text = "".join(
+                    json.dumps(f, ensure_ascii=False) + "\n" for f in self._failed.values()
+                )
                 _write(self.failures, text)
         except OSError as problem:
             raise CacheError(
@@ -155,8 +162,13 @@ class CacheWriter:
             _write(path, json.dumps(content, indent=1, ensure_ascii=False))
             return
         found = read_description(self.path)
-        old = {**fingerprint_of(found["meta"]), "streams": found["streams"]}
-        new = {**fingerprint_of(json.loads(json.dumps(self.meta))), "streams": streams}
+        old = {
+            **fingerprint_of(found["meta"]),
+            **_inputs(found["meta"]),
+            "streams": found["streams"],
+        }
+        asked = json.loads(json.dumps(self.meta))
+        new = {**fingerprint_of(asked), **_inputs(asked), "streams": streams}
         lines = differences(old, new)
         if lines:
             shown = "\n  ".join(lines)
@@ -203,6 +215,11 @@ class CacheWriter:
                     )
 
 
+def _inputs(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Given boxes: they may differ between caches of one fingerprint, not within a cache."""
+    return flat({"boxes": meta.get("boxes", {})})
+
+
 def write_shard(
     path: Path,
     records: Sequence[ImageFeatures],
@@ -230,9 +247,7 @@ def _write_stream(
 ) -> None:
     rows = [np.ascontiguousarray(r.streams[name], dtype=stream.dtype) for r in records]
     boxes = [
-        np.ascontiguousarray(
-            r.boxes.get(name, np.zeros((len(part), 4))), dtype=np.float32
-        )
+        np.ascontiguousarray(r.boxes.get(name, np.zeros((len(part), 4))), dtype=np.float32)
         for r, part in zip(records, rows, strict=True)
     ]
     counts = [len(part) for part in rows]

@@ -1,0 +1,163 @@
+"""Upright images to features: grids and regions in one pass over the network.
+
+Legend: B images of a batch, S side of the input, C channels, h w a map's height and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.ops import roi_align
+
+from extract.boxes import GivenBoxes
+from extract.cache import ImageFeatures, Stream
+from extract.errors import ExtractError
+from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0, sha256_of, weights_file
+from extract.images import read_image
+from extract.presets import Preset
+from extract.sources import Source
+
+_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """An image ready for the network."""
+
+    source: Source
+    width: int
+    height: int
+    pixels: Tensor  # (3, S, S) float32, normalised
+    boxes: np.ndarray | None = None  # (N, 4) given boxes in pixels of the original
+    extras: dict[str, np.ndarray] | None = None  # what is known of each box
+
+
+class Extractor:
+    """A preset at work on a device; regions are extracted when boxes are given."""
+
+    def __init__(self, name: str, preset: Preset, device: str, boxes: GivenBoxes | None) -> None:
+        """Raises ExtractError when the preset cannot give features from these inputs."""
+        unknown = [level for level in preset.levels if level not in STRIDES]
+        if unknown:
+            raise ExtractError(f"levels {unknown}, wanted some of {', '.join(STRIDES)}")
+        if preset.interpolation not in _FILTERS:
+            raise ExtractError(
+                f"interpolation is {preset.interpolation!r}, wanted one of {', '.join(_FILTERS)}"
+            )
+        if preset.size % 32 or preset.size < 64:
+            raise ExtractError(f"size is {preset.size}, wanted a multiple of 32 from 64 on")
+        if not preset.grids and boxes is None:
+            raise ExtractError(f"preset {name} extracts given boxes only: add --boxes BOXES.json")
+        self.name, self.preset, self.boxes = name, preset, boxes
+        self.device = torch.device(device)
+        network = EfficientNetLite0().to(self.device)
+        self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.streams: dict[str, Stream] = {}
+        if preset.grids:
+            self.streams["grids"] = Stream(WIDTHS["head"], preset.dtype)
+        if boxes is not None:
+            self.streams["regions"] = Stream(sum(WIDTHS[k] for k in preset.levels), preset.dtype)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What a cache records of this extractor."""
+        path = weights_file()
+        meta: dict[str, Any] = {
+            "preset": self.name,
+            "settings": self.preset.settings(),
+            "weights": {"file": path.name, "sha256": sha256_of(path)},
+            "versions": {k: version(k) for k in ("torch", "torchvision", "timm", "pillow")},
+        }
+        if self.boxes is not None:
+            meta["boxes"] = {"file": self.boxes.path.name, "sha256": self.boxes.sha256}
+        return meta
+
+    def prepare(self, source: Source) -> Prepared:
+        """Read and resize one image; safe in threads. Raises ImageError."""
+        preset = self.preset
+        image = read_image(source.path, preset.images)
+        boxes, extras = None, None
+        if self.boxes is not None:
+            boxes, extras = self.boxes.of(source.image_id, source.path, image.width, image.height)
+        resized = Image.fromarray(image.pixels).resize(
+            (preset.size, preset.size), _FILTERS[preset.interpolation]
+        )
+        values = np.asarray(resized, dtype=np.float32) / 255.0  # (S, S, 3)
+        values = (values - np.float32(preset.mean)) / np.float32(preset.std)
+        return Prepared(
+            source=source,
+            width=image.width,
+            height=image.height,
+            pixels=torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1))),  # (3, S, S)
+            boxes=boxes,
+            extras=extras,
+        )
+
+    @torch.inference_mode()
+    def extract(self, images: Sequence[Prepared]) -> list[ImageFeatures]:
+        """Features of at most `preset.batch` images.
+
+        The network always sees a full batch, the last image repeated to fill it, so an image's
+        numbers are the same whatever else is extracted with it.
+        """
+        filled = [*images, *[images[-1]] * (self.preset.batch - len(images))]
+        batch = torch.stack([image.pixels for image in filled]).to(
+            self.device, memory_format=torch.channels_last
+        )  # (B, 3, S, S)
+        maps = self.network(batch)
+        return [self._features(image, maps, place) for place, image in enumerate(images)]
+
+    def _features(self, image: Prepared, maps: dict[str, Tensor], place: int) -> ImageFeatures:
+        found = ImageFeatures(
+            image_id=image.source.image_id,
+            width=image.width,
+            height=image.height,
+            streams={},
+            file=str(image.source.path).encode("utf-8", "replace").decode("utf-8"),
+        )
+        if self.preset.grids:
+            head = maps["head"][place]  # (C, h, w)
+            high, wide = int(head.shape[1]), int(head.shape[2])
+            found.streams["grids"] = head.flatten(1).T.cpu().numpy()  # (h w, C)
+            found.boxes["grids"] = cell_boxes(high, wide, image.width, image.height)
+            found.grid_shape["grids"] = (high, wide)
+        if image.boxes is not None:
+            found.streams["regions"] = self._regions(image, maps, place)
+            found.boxes["regions"] = image.boxes
+            found.extras["regions"] = image.extras or {}
+        return found
+
+    def _regions(self, image: Prepared, maps: dict[str, Tensor], place: int) -> np.ndarray:
+        """(N, sum of the levels' widths): RoIAlign on each level, averaged over its bins."""
+        preset = self.preset
+        scale = np.array([preset.size / image.width, preset.size / image.height] * 2)
+        scaled = torch.from_numpy((image.boxes * scale).astype(np.float32)).to(
+            self.device
+        )  # (N, 4)
+        pooled = [
+            roi_align(
+                maps[level][place : place + 1].contiguous(),
+                [scaled],
+                output_size=preset.region_bins,
+                spatial_scale=1 / STRIDES[level],
+                sampling_ratio=preset.region_samples,
+                aligned=True,
+            ).mean(dim=(2, 3))  # (N, C)
+            for level in preset.levels
+        ]
+        return torch.cat(pooled, dim=1).cpu().numpy()
+
+
+def cell_boxes(high: int, wide: int, width: int, height: int) -> np.ndarray:
+    """Boxes (high wide, 4) of a grid's cells, row by row, in pixels of the original."""
+    x = np.linspace(0, width, wide + 1, dtype=np.float32)
+    y = np.linspace(0, height, high + 1, dtype=np.float32)
+    corners = [(x[j], y[i], x[j + 1], y[i + 1]) for i in range(high) for j in range(wide)]
+    return np.array(corners, dtype=np.float32)

