@@ -1,4 +1,4 @@
-"""Captions of a scene, written by the grammar that `language` reads back.
+"""Captions of a scene, written by the grammar that `grammar` reads back.
 
 What is mentioned goes by size and nearness to the middle, in part at random and anew for each
 caption, so that no single string is right.

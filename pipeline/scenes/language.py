@@ -1,222 +1,260 @@
-"""What captions mean: a parser of the grammar that writes them, into facts that can be counted.
+"""What a person might say of a scene: captions of one to three clauses, each true.
 
-    caption  := clause {("and" | "while") clause}
-    clause   := opener noun-phrase [phrase noun-phrase] | noun-phrase verb phrase noun-phrase
-    noun-phrase := ("a" | "an" | "another") {attribute} noun [ending]
-                 | "the" noun | "the other one" | "it" | count {attribute} plural [ending]
+    caption   clause {joiner clause}
+    clause    [opener] subject [verb] [relation object [and object]]  |  subject verb attribute
+    subject   a small red circle | two red circles | it | another | another circle |
+              another one | the other one | the circle
+    object    a small red circle | it | the circle
 
-The phrase of `between` takes two noun phrases joined by "and". "it" is the subject of the clause
-before; "the" noun is the last mention of that shape; "the other one" is a further object that
-fits what was said of the subject of the clause before; "another" asks for an earlier mention of
-its shape. A word that points back to nothing is an error, as a wrong word is.
+Large objects near the middle are mentioned more often, and each caption looks at the scene anew,
+so that no single string is right. `parsing` reads the same grammar back.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.errors import PipelineError
+import numpy as np
+
+from pipeline.scenes.relations import Fact
+from pipeline.scenes.scene import Scene, Thing, generator
 from pipeline.scenes.words import (
     ANY_SHAPE,
-    ATTRIBUTES,
     COLOURS,
     COUNTS,
     JOINERS,
+    NOUNS,
     OPENERS_OF_MANY,
     OPENERS_OF_ONE,
-    PHRASES,
-    PLURALS,
-    SINGULARS,
+    RELATIONS,
+    SIGNED,
     SIZES,
     SYMMETRIC,
     TEXTURE_ENDINGS,
     TEXTURES,
+    TURNED,
     VERBS,
+    article,
 )
+from pipeline.scenes.world import World
 
-Tuple = tuple[str, ...]  # (shape,), (shape, attribute) or (shape, relation, shape[, shape])
-
-_ENDINGS = {words: name for name, words in TEXTURE_ENDINGS.items()}
-_NUMBERS = {word: number for number, word in COUNTS.items()}
-_NOUNS = {**SINGULARS, ANY_SHAPE: ANY_SHAPE}
-_LONGEST_PHRASE = max(map(len, PHRASES))
-_KINDS = (COLOURS, TEXTURES, SIZES)
-
-
-class ParseError(PipelineError):
-    """A caption that the grammar cannot have written; the message says where it leaves it."""
-
-
-@dataclass(kw_only=True)
-class Mention:
-    """Objects that a caption speaks of: one, or `count` alike."""
-
-    shape: str
-    attributes: frozenset[str] = frozenset()
-    count: int = 1
+# how readily a relation is stated where it holds; what always holds somewhere is seldom worth it
+_WORTH = {
+    **dict.fromkeys(SIGNED, 1.0),
+    **{"near": 0.5, "far from": 0.3, "beside": 1.0, "stacked with": 1.0, "inside": 6.0},
+    **{"bigger than": 0.3, "aligned with": 0.5, "between": 0.5},
+}
+_TURNED_CHANCE = 0.3  # of `b around a` for `a inside b`, and its like
+_PLAIN_CHANCE = 0.15  # of saying that an object is plain, when texture is spoken of
+_COUNT_CHANCE = 0.5  # of counting objects that look alike, where only their presence is stated
+_ENDING_CHANCE = 0.3  # of `with stripes` for `striped`
+_TRIES = 20
 
 
-@dataclass(kw_only=True)
-class Meaning:
-    """What a caption says: its mentions, and relations between them by their indices."""
+@dataclass(frozen=True)
+class Caption:
+    """Words of a caption, and which object each noun or pronoun means: (word, object) places."""
 
-    mentions: list[Mention] = field(default_factory=list)
-    relations: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    words: tuple[str, ...]
+    mentions: tuple[tuple[int, int], ...]
 
-    def tuples(self) -> set[Tuple]:
-        """Objects (shape,), attributes (shape, attribute), relations (shape, relation, shape).
+    @property
+    def text(self) -> str:
+        """The caption as a sentence."""
+        joined = " ".join(self.words)
+        return f"{joined[0].upper()}{joined[1:]}."
 
-        A count is an attribute: ("star", "two"). The two sides of a symmetric relation, and the
-        two around a `between`, stand in alphabetical order.
-        """
-        said: set[Tuple] = set()
-        for mention in self.mentions:
-            said.add((mention.shape,))
-            said.update((mention.shape, attribute) for attribute in mention.attributes)
-            if mention.count > 1:
-                said.add((mention.shape, COUNTS[mention.count]))
-        for name, places in self.relations:
-            said.add(relation_tuple(name, [self.mentions[place].shape for place in places]))
+
+@dataclass
+class _Said:
+    """The caption so far."""
+
+    words: list[str] = field(default_factory=list)
+    mentions: list[tuple[int, int]] = field(default_factory=list)
+    known: list[tuple[int, frozenset[str]]] = field(default_factory=list)  # latest last
+    subject: tuple[int, frozenset[str]] | None = None  # of the latest clause, with what was said
+    object: int | None = None  # of the latest clause
+    groups: set[frozenset[int]] = field(default_factory=set)  # objects already related
+    counted: bool = False  # the latest subject was several objects
+
+    def copy(self) -> _Said:
+        return _Said(
+            *(list(self.words), list(self.mentions), list(self.known), self.subject),
+            *(self.object, set(self.groups), self.counted),
+        )
+
+
+def captions(scene: Scene, seed: int, index: int, world: World, *, training: bool) -> list[Caption]:
+    """The captions of scene `index`; in `training` ones no held-out shape is mentioned."""
+    rng = generator(seed, index, "captions")
+    hidden = world.held_out if training else ()
+    return [_Speaker(scene, world, rng, hidden).caption() for _ in range(world.captions)]
+
+
+class _Speaker:
+    """One look at a scene and what is said of it."""
+
+    def __init__(
+        self, scene: Scene, world: World, rng: np.random.Generator, hidden: Sequence[str]
+    ) -> None:
+        self.things, self.world, self.rng = scene.things, world, rng
+        self.visible = [i for i, thing in enumerate(scene.things) if thing.shape not in hidden]
+        self.facts = [fact for fact in scene.facts if set(fact[1]) <= set(self.visible)]
+        self.facts += [(name, (b, a)) for name, (a, b) in self._pairs() if name in SYMMETRIC]
+        noise = rng.normal(scale=world.wander, size=len(scene.things))
+        self.weights = [
+            _salience(thing) ** world.focus * float(np.exp(extra))
+            for thing, extra in zip(scene.things, noise, strict=True)
+        ]
+
+    def _pairs(self) -> list[tuple[str, tuple[int, int]]]:
+        return [(name, (who[0], who[1])) for name, who in self.facts if len(who) == 2]
+
+    def caption(self) -> Caption:
+        """A caption of at most `world.longest` words."""
+        if not self.visible:
+            opener = OPENERS_OF_ONE[self.rng.integers(len(OPENERS_OF_ONE))]
+            return Caption((*opener.split(), "a", ANY_SHAPE), ())
+        share = np.array(self.world.clauses) / sum(self.world.clauses)
+        clauses = 1 + int(self.rng.choice(3, p=share))
+        said = self._first(_Said())
+        while len(said.words) > self.world.longest:
+            said = self._first(_Said())
+        for _ in range(clauses - 1):
+            longer = self._later(said.copy())
+            if longer is None or len(longer.words) > self.world.longest:
+                break
+            said = longer
+        return Caption(tuple(said.words), tuple(said.mentions))
+
+    # clauses
+
+    def _first(self, said: _Said) -> _Said:
+        fact = self._fact(self.facts) if self.rng.random() < self.world.relations else None
+        if fact is None:
+            return self._presence(said, opener=self.rng.random() < 0.8)
+        kind = self.rng.integers(3)  # `a is near b`, `a near b`, `there is a near b`
+        if kind == 2:
+            self._say(said, self._choice(OPENERS_OF_ONE))
+        self._start(said, fact[1][0])
+        self._relation(said, fact, verb=kind == 0)
         return said
 
+    def _later(self, said: _Said) -> _Said | None:
+        """One more clause, or None where nothing is left to say."""
+        if self.rng.random() < self.world.pronouns and not said.counted:
+            for kind in self.rng.permutation(("it", "it", "attribute", "another", "the"))[:3]:
+                longer = self._back(said.copy(), kind)
+                if longer is not None:
+                    return longer
+        mentioned = {i for i, _ in said.known}
+        facts = [
+            fact
+            for fact in self.facts
+            if fact[1][0] not in mentioned
+            and frozenset(fact[1]) not in said.groups
+            and all(i not in mentioned or self._pointer(said, i) for i in fact[1][1:])
+        ]
+        fact = self._fact(facts) if self.rng.random() < self.world.relations else None
+        if fact is not None:
+            self._say(said, self._choice(JOINERS))
+            self._start(said, fact[1][0])
+            self._relation(said, fact, verb=True)
+            return said
+        if mentioned >= set(self.visible):
+            return None
+        self._say(said, JOINERS[0])
+        return self._presence(said, opener=False)
 
-def relation_tuple(name: str, shapes: list[str]) -> Tuple:
-    """(shape, relation, shape), and for `between` (shape, relation, shape, shape)."""
-    if name in SYMMETRIC:
-        shapes = sorted(shapes)
-    return (shapes[0], name, *sorted(shapes[1:]))
+    def _back(self, said: _Said, kind: str) -> _Said | None:
+        """A clause whose subject points back at what was said, or None."""
+        if said.subject is None:
+            return None
+        subject, described = said.subject
+        if kind == "attribute":
+            return self._attribute(said, subject, described)
+        others: list[int] = []
+        if kind == "another":
+            others = [i for i in self.visible if i != subject and _fits(self.things[i], described)]
+            known = {i for i, _ in said.known}
+            others = [i for i in others if i not in known]
+        elif kind == "the" and said.object is not None and self._latest(said, said.object):
+            others = [said.object]
+        elif kind == "it":
+            others = [subject]
+        facts = [
+            fact
+            for fact in self.facts
+            if fact[1][0] in others
+            and frozenset(fact[1]) not in said.groups
+            and all(self._pointer(said, i) or not self._mentioned(said, i) for i in fact[1][1:])
+            and not (kind == "it" and subject in fact[1][1:])
+        ]
+        fact = self._fact(facts)
+        if fact is None:
+            return None
+        self._say(said, self._choice(JOINERS))
+        if kind == "another":
+            self._another(said, fact[1][0], described)
+        else:
+            self._point(said, "it" if kind == "it" else "the", fact[1][0])
+        self._relation(said, fact, verb=True)
+        return said
 
+    def _attribute(self, said: _Said, subject: int, described: frozenset[str]) -> _Said | None:
+        thing = self.things[subject]
+        left = [name for name in (thing.colour, thing.texture, thing.word) if name not in described]
+        left = [name for name in left if name not in ("plain", "medium")]
+        if not left:
+            return None
+        name = left[self.rng.integers(len(left))]
+        self._say(said, JOINERS[0])
+        self._point(said, "it", subject)
+        self._say(said, "is " + self._word(name))
+        said.subject = (subject, described | {name})
+        return said
 
-def words_of(caption: str) -> list[str]:
-    """The words in lower case, without punctuation."""
-    return re.findall(r"[a-z]+", caption.lower())
+    def _presence(self, said: _Said, *, opener: bool) -> _Said:
+        """That something is there, or two or three of it."""
+        mentioned = {i for i, _ in said.known}
+        who = self._pick([i for i in self.visible if i not in mentioned])
+        thing = self.things[who]
+        described = self._description(thing)
+        alike = [i for i in self.visible if _fits(self.things[i], described)]
+        several = len(alike) in COUNTS and not set(alike) & mentioned
+        if several and self.rng.random() < _COUNT_CHANCE:
+            if opener:
+                self._say(said, self._choice(OPENERS_OF_MANY))
+            self._say(said, COUNTS[len(alike)])
+            self._noun(said, who, described, many=True)
+            said.known += [(i, described) for i in alike]
+            said.counted = True
+        else:
+            if opener:
+                self._say(said, self._choice(OPENERS_OF_ONE))
+            self._new(said, who, described)
+            said.counted = False
+        said.subject, said.object = (who, described), None
+        return said
 
+    def _relation(self, said: _Said, fact: Fact, *, verb: bool) -> None:
+        """`is left of b`, `is between b and c`, to the subject that was just said."""
+        name, who = fact
+        if verb:
+            stands = name in SIGNED or name in ("near", "beside", "inside", "between")
+            self._say(said, self._choice(VERBS) if stands else VERBS[0])
+        self._say(said, self._choice(RELATIONS[name]))
+        self._object(said, who[1])
+        if len(who) == 3:
+            self._say(said, "and")
+            self._object(said, who[2])
+        self._end(said, fact)
 
-def parse(caption: str) -> Meaning:
-    """What a caption says. Raises ParseError."""
-    return _Parser(words_of(caption)).caption()
+    def _start(self, said: _Said, who: int) -> None:
+        described = self._description(self.things[who])
+        self._new(said, who, described)
+        said.now = (who, described)
 
-
-def parse_caption(caption: str) -> set[Tuple]:
-    """`parse` as a set of tuples, see `Meaning.tuples`. Raises ParseError."""
-    return parse(caption).tuples()
-
-
-class _Parser:
-    def __init__(self, words: list[str]) -> None:
-        self.words = words
-        self.at = 0
-        self.meaning = Meaning()
-        self.subject: int | None = None  # mention that `it` stands for
-
-    def caption(self) -> Meaning:
-        self._clause()
-        while self.at < len(self.words):
-            if not self._take_any(JOINERS):
-                raise self._error("a joiner or the end")
-            self._clause()
-        return self.meaning
-
-    def _clause(self) -> None:
-        opened = self._take_opener()
-        first = self._noun_phrase(pronoun=not opened)
-        if not opened and not self._take_any(VERBS):
-            raise self._error("a verb")
-        phrase = self._take_phrase()
-        if phrase is not None:
-            self._relation(first, *phrase)
-        elif not opened:
-            raise self._error("a relation")
-        self.subject = first if self.meaning.mentions[first].count == 1 else None
-
-    def _relation(self, first: int, name: str, turned: bool) -> None:
-        places = [first, self._noun_phrase(pronoun=False)]
-        if name == "between":
-            if not self._take("and"):
-                raise self._error("'and' after between")
-            places.append(self._noun_phrase(pronoun=False))
-        if len(set(places)) < len(places):
-            raise self._error("different objects")
-        if any(self.meaning.mentions[place].count > 1 for place in places):
-            raise self._error("one object on either side")
-        self.meaning.relations.append((name, tuple(places[::-1] if turned else places)))
-
-    def _noun_phrase(self, *, pronoun: bool) -> int:
-        """The index of the mention that the next words make or point back to."""
-        if pronoun and self._take("it"):
-            return self._antecedent("it")
-        if pronoun and self._take("the", "other", "one"):
-            earlier = self.meaning.mentions[self._antecedent("the other one")]
-            return self._new(Mention(shape=earlier.shape, attributes=earlier.attributes))
-        if self._take("the"):
-            return self._earlier(self._noun(_NOUNS))
-        if self._take("another"):
-            mention = self._described(1)
-            self._earlier(mention.shape)
-            return self._new(mention)
-        for word, number in _NUMBERS.items():
-            if self._take(word):
-                return self._new(self._described(number))
-        if not self._take_any(("a", "an")):
-            raise self._error("a noun phrase")
-        return self._new(self._described(1))
-
-    def _described(self, count: int) -> Mention:
-        found: list[str] = []
-        while self.at < len(self.words) and self.words[self.at] in ATTRIBUTES:
-            found.append(ATTRIBUTES[self.words[self.at]])
-            self.at += 1
-        shape = self._noun(_NOUNS if count == 1 else PLURALS)
-        found += [name for words, name in _ENDINGS.items() if self._take(*words)]
-        for table in _KINDS:
-            if sum(name in table for name in found) > 1:
-                raise self._error("one colour, one texture and one size at most")
-        return Mention(shape=shape, attributes=frozenset(found), count=count)
-
-    def _noun(self, nouns: dict[str, str]) -> str:
-        if self.at >= len(self.words) or self.words[self.at] not in nouns:
-            raise self._error("a noun")
-        self.at += 1
-        return nouns[self.words[self.at - 1]]
-
-    def _new(self, mention: Mention) -> int:
-        self.meaning.mentions.append(mention)
-        return len(self.meaning.mentions) - 1
-
-    def _antecedent(self, what: str) -> int:
-        if self.subject is None:
-            raise ParseError(f"{what!r} points back to nothing in {' '.join(self.words)!r}")
-        return self.subject
-
-    def _earlier(self, shape: str) -> int:
-        for place in reversed(range(len(self.meaning.mentions))):
-            if self.meaning.mentions[place].shape == shape:
-                return place
-        raise ParseError(f"no {shape} was mentioned before in {' '.join(self.words)!r}")
-
-    def _take(self, *words: str) -> bool:
-        if tuple(self.words[self.at : self.at + len(words)]) != words:
-            return False
-        self.at += len(words)
-        return True
-
-    def _take_any(self, words: tuple[str, ...]) -> bool:
-        return any(self._take(word) for word in words)
-
-    def _take_opener(self) -> bool:
-        return any(self._take(*opener.split()) for opener in OPENERS_OF_ONE + OPENERS_OF_MANY)
-
-    def _take_phrase(self) -> tuple[str, bool] | None:
-        for length in range(_LONGEST_PHRASE, 0, -1):
-            phrase = tuple(self.words[self.at : self.at + length])
-            if len(phrase) == length and phrase in PHRASES:
-                self.at += length
-                return PHRASES[phrase]
-        return None
-
-    def _error(self, wanted: str) -> ParseError:
-        found = repr(self.words[self.at]) if self.at < len(self.words) else "the end"
-        return ParseError(
-            f"word {self.at + 1} of {' '.join(self.words)!r} is {found}, wanted {wanted}"
-        )
+    def _end(self, said: _Said, fact: Fact) -> None:
+        said.groups.add(frozenset(fact[1]))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
-from pipeline.scenes.language import ParseError, Tuple, parse_caption, relation_tuple
+from pipeline.scenes.grammar import ParseError, Tuple, parse_caption, relation_tuple
 from pipeline.scenes.scene import Scene
 from pipeline.scenes.words import ANY_SHAPE, COUNTS
 

@@ -22,7 +22,7 @@ from pipeline.recipe import setting_differences, to_mapping
 from pipeline.scenes.captions import write_captions
 from pipeline.scenes.detections import ATTRIBUTES, CLASSES, detect
 from pipeline.scenes.draw import draw
-from pipeline.scenes.language import words_of
+from pipeline.scenes.grammar import words_of
 from pipeline.scenes.scene import Scene, draw_scene, generator
 from pipeline.scenes.world import World
 
