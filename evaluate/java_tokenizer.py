@@ -27,7 +27,9 @@ def java_tokenize(captions: Sequence[str]) -> list[str]:
     """
     if not captions:
         return []
-    text = "".join(f"{_LINE_BREAKS.sub(' ', caption)}\n" for caption in captions)
+    # No line break behind the last caption: a few rules look at what follows, as the official
+    # evaluation's program does.
+    text = "\n".join(_LINE_BREAKS.sub(" ", caption) for caption in captions)
     command = [str(find_java().path), *ENGLISH, "-cp", str(wheel_file(_JAR))]
     command += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     try:
@@ -41,7 +43,7 @@ def java_tokenize(captions: Sequence[str]) -> list[str]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EvaluateError(f"the Java tokenizer does not run ({error})") from error
-    lines = done.stdout.decode("utf-8", "replace").split("\n")[:-1]
+    lines = done.stdout.decode("utf-8", "replace").split("\n")
     if done.returncode != 0 or len(lines) != len(captions):
         said = "\n".join(done.stderr.decode("utf-8", "replace").splitlines()[-5:])
         raise EvaluateError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from array import array
 
+from evaluate.ptb_characters import code_units, shape
 from evaluate.ptb_rules import RULES, Kind, Rule
 
 _BRACKETS = {
@@ -31,49 +31,46 @@ _SOFT_HYPHEN = "\u00ad"
 _PUNCTUATION = "."  # stands for any token that captions never keep
 _ENTITIES = re.compile("(?i:&(amp|lt|gt);)")
 _DECODED = {"amp": "&", "lt": "<", "gt": ">"}
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
-_rules_by_character: dict[str, tuple[Rule, ...]] = {}
-
-
-def code_units(text: str) -> str:
-    """Characters beyond U+FFFF as two surrogates, as the rules count them; lone ones replaced."""
-    text = _LONE_SURROGATE.sub("\ufffd", text)
-    if text and max(text) > "\uffff":
-        return "".join(map(chr, array("H", text.encode("utf-16"))))[1:]  # without the order mark
-    return text
+_rules_by_shape: dict[str, tuple[Rule, ...]] = {}
 
 
-def tokens(text: str, start: int, end: int) -> tuple[list[str], int]:
-    """The lower-cased tokens of `text[start:end]`, and where the last one ends.
+class Text:
+    """A text with its shapes, ready for `tokens`."""
 
-    The last token may reach beyond `end`, and rules look beyond it. Punctuation that captions
-    never keep is among the tokens. `text` must have come through `code_units`.
-    """
-    found: list[str] = []
-    place = start
-    while place < end:
-        kind, match = _longest(text, place)
-        if kind is not Kind.NOTHING:
-            found.append(_spelled(kind, match[1]))
-        place = match.end(1)
-    return found, place
+    def __init__(self, raw: str) -> None:
+        self.raw = code_units(raw)
+        self.shapes = shape(self.raw)
+
+    def tokens(self, start: int, end: int) -> tuple[list[str], int]:
+        """The lower-cased tokens from `start` to `end`, and where the last one ends.
+
+        The last one may reach beyond `end`, and rules look beyond it. Punctuation that captions
+        never keep is among the tokens.
+        """
+        found: list[str] = []
+        place = start
+        while place < end:
+            kind, stop = _longest(self.shapes, place)
+            if kind is not Kind.NOTHING:
+                found.append(_spelled(kind, self.raw[place:stop]))
+            place = stop
+        return found, place
 
 
-def _longest(text: str, place: int) -> tuple[Kind, re.Match[str]]:
-    character = text[place]
-    rules = _rules_by_character.get(character)
+def _longest(shapes: str, place: int) -> tuple[Kind, int]:
+    """The kind of the winning rule, and where its token ends."""
+    first = shapes[place]
+    rules = _rules_by_shape.get(first)
     if rules is None:
-        rules = tuple(rule for rule in RULES if rule.starts.match(character))
-        _rules_by_character[character] = rules
-    best, kind, reach = None, Kind.NOTHING, -1
+        rules = tuple(rule for rule in RULES if rule.starts.match(first))
+        _rules_by_shape[first] = rules
+    kind, stop, reach = Kind.NOTHING, place + 1, place
     for rule in rules:
-        match = rule.pattern.match(text, place)
+        match = rule.pattern.match(shapes, place)
         if match is not None and match.end() > reach:
-            best, kind, reach = match, rule.kind, match.end()
-    if best is None:
-        raise AssertionError(f"no rule matches {character!r}")  # the last rule matches anything
-    return kind, best
+            kind, stop, reach = rule.kind, match.end(1), match.end()
+    return kind, stop
 
 
 def _spelled(kind: Kind, text: str) -> str:

@@ -2,19 +2,19 @@
 
 The longest match wins, what must follow included; of equal ones the first rule. The rules were
 found by trying strings on the official program (CoreNLP 3.4.1 PTBTokenizer) and are written for
-`re`, so each is arranged to find its own longest match. Everything is case-sensitive unless it
-stands in `(?i:...)`.
+`re`, so each is arranged to find its own longest match. They see texts through
+`ptb_characters.shape`, where one character stands for all that are treated alike. Everything is
+case-sensitive unless it stands in `(?i:...)`. A character that no rule matches makes no token.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from enum import Enum
-from importlib import resources
 from typing import NamedTuple
 
 from evaluate import ptb_words as words
+from evaluate.ptb_characters import DIGIT, LETTER, MARK, SYMBOL
 from evaluate.ptb_words import alternatives, capitalised
 
 
@@ -44,20 +44,7 @@ class Rule(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _character_classes() -> dict[str, str]:
-    """Inside of a regular expression's `[...]` for each named set of characters."""
-    stored = json.loads(resources.files("evaluate").joinpath("ptb_characters.json").read_text())
-    return {
-        name: re.sub(r"[0-9A-F]{4}", r"\\u\g<0>", "".join("".join(lines).split()))
-        for name, lines in ((n, [f"{line} " for line in lines]) for n, lines in stored.items())
-    }
-
-
-_SETS = _character_classes()
-LETTER = _SETS["letters"]
-DIGIT = _SETS["digits"]
-SYMBOL = _SETS["symbols"]
-WORD_CHARACTER = LETTER + _SETS["marks"] + r"\u00AD"
+WORD_CHARACTER = LETTER + MARK + r"\u00AD"
 SPACE = r" \t\u00A0\u2000-\u200A\u3000"
 SPACE_OR_LINE = SPACE + r"\n\u0085"
 
@@ -92,9 +79,16 @@ _PHONE = (
     r"(?:(?:\+\+?)?[0-9]{2,4}\.)?[0-9]{2,4}\.[0-9]{3,4}\.[0-9]{3,5}"
 )
 
-_ADDRESS = r'[^ \t\n\f\r"<>|()]+[^ \t\n\f\r"<>|.!?(){},-]'  # what may follow a host name
-_HOST = r'(?:[^ \t\n\f\r"<>|.!?(){},]+\.)+[a-zA-Z]{2,4}'
-_PLAIN_HOST = r"""(?:[^ \t\n\f\r"`'<>|.!?(){},-_$]+\.)+(?i:com|net|org|edu)"""
+_LAST = r'[^ \t\n\f\r"<>|.!?(){},-]'  # how an address may end
+_URL = rf'(?i:https?)://[^ \t\n\f\r"<>|(){{}}]+{_LAST}'
+_PATH = rf'/[^ \t\n\f\r"<>|()]+{_LAST}'
+# Hosts twice: alone as long as may be; before a path as short as may be, so that the path starts
+# at the first slash.
+_WWW = r'(?i:www)\.(?:[^ \t\n\f\r"<>|.!?(){},]+\.)'
+_WWW_END = "[a-zA-Z]{2,4}"
+_HOST = r"""(?:[^ \t\n\f\r"`'<>|.!?(){},-_$]+\.)"""
+_HOST_START = r"""^ \t\n\f\r"`'<>|.!?(){},-_$"""
+_HOST_END = "(?i:com|net|org|edu)"
 _MAIL = (
     r'(?:(?i:&lt;)|<)?[a-zA-Z0-9][^ \t\n\f\r"<>|(){}\u00A0]*'
     r'@(?:[^ \t\n\f\r"<>|(){}.\u00A0]+\.)*[^ \t\n\f\r"<>|(){}.\u00A0]+(?:(?i:&gt;)|>)?'
@@ -151,7 +145,7 @@ def _split_words() -> list[tuple[Kind, str, str, str]]:
     return [*rules, (Kind.WORD, "'", "'(?i:t)", "(?i:is|was)")]
 
 
-_ALPHA = LETTER + _SETS["marks"] + r"\u00AD&"  # what a word may start with
+_ALPHA = LETTER + MARK + r"\u00AD&"  # what a word may start with
 _ALNUM = _ALPHA + DIGIT
 _ASCII = "A-Za-z"
 
@@ -164,9 +158,11 @@ _TABLE: list[tuple[Kind, str, str, str]] = [
     (Kind.WORD, r"A-Za-z\u00AD", r"[A-Za-z\u00AD]*[A-MO-Za-mo-z]\u00AD*", _NOT),
     (Kind.WORD, _ALPHA, _WORD, ""),
     *_apostrophe_words(),
-    (Kind.TEXT, "hH", rf"(?i:https?)://{_ADDRESS}", ""),
-    (Kind.TEXT, "wW", rf"(?i:www)\.{_HOST}(?:/{_ADDRESS})?", ""),
-    (Kind.TEXT, r"""^ \t\n\f\r"`'<>|.!?(){},-_$""", rf"{_PLAIN_HOST}(?:/{_ADDRESS})?", ""),
+    (Kind.TEXT, "hH", _URL, ""),
+    (Kind.TEXT, "wW", rf"{_WWW}+{_WWW_END}", ""),
+    (Kind.TEXT, "wW", rf"{_WWW}+?{_WWW_END}{_PATH}", ""),
+    (Kind.TEXT, _HOST_START, rf"{_HOST}+{_HOST_END}", ""),
+    (Kind.TEXT, _HOST_START, rf"{_HOST}+?{_HOST_END}{_PATH}", ""),
     (Kind.TEXT, "&<A-Za-z0-9", _MAIL, ""),
     (Kind.TEXT, "@", "@[A-Za-z_][A-Za-z_0-9]*", ""),
     (Kind.TEXT, "#", rf"#{_L}+", ""),
@@ -231,8 +227,7 @@ _TABLE: list[tuple[Kind, str, str, str]] = [
     (Kind.ENTITY, "&", r"(?i:&(?:amp|lt|gt);)", ""),
     (Kind.TEXT, "&", r"(?i:&(?:ht|tl|ur|lr|qc|ql|qr|odq|cdq|\#[0-9]+);)", ""),
     (Kind.BRACKET, r"()\[\]{}", ".", ""),
-    (Kind.TEXT, rf"!-/:-@\[-`{{-~{SYMBOL}{_SETS['marks']}", ".", ""),
-    (Kind.NOTHING, r"\s\S", r"[\s\S]", ""),
+    (Kind.TEXT, rf"!-/:-@\[-`{{-~{SYMBOL}{MARK}", ".", ""),
 ]
 
 RULES = [

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from evaluate.ptb_lexer import code_units, tokens
-from evaluate.ptb_rules import DIGIT, SPACE_OR_LINE
+from evaluate.ptb_characters import code_units
+from evaluate.ptb_lexer import Text
+from evaluate.ptb_rules import SPACE_OR_LINE
 from evaluate.ptb_words import NUMBER_ABBREVIATIONS, alternatives
 
 # The official list has them in upper case, so the spelled-out brackets of captions stay.
@@ -20,9 +21,10 @@ REMOVED = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".spl
 _LINE_BREAKS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))
 # A piece between two blanks whose tokens depend on nothing around it.
 _ALONE = re.compile(
-    rf"[^\s{DIGIT}<.\U00010000-\U0010FFFF\ud800-\udfff]*"
+    r"[^\s\d<.\U00010000-\U0010FFFF\ud800-\udfff]*"
     rf"|(?!(?i:{alternatives(NUMBER_ABBREVIATIONS)}|pt[ey])\.)[A-Za-z]{{2,}}(?:-[A-Za-z]+)*\."
 )
+_BLANK = re.compile(f"[{SPACE_OR_LINE}]*")
 _MOST_PIECES = 200_000
 
 
@@ -34,8 +36,7 @@ class _Pieces(dict[str, str]):
             raise KeyError(piece)
         if len(self) >= _MOST_PIECES:
             self.clear()
-        text = code_units(piece)
-        found, _ = tokens(f"{text} a", 0, len(text))
+        found, _ = Text(f"{piece} a").tokens(0, len(piece))
         self[piece] = joined = "".join(f"{token} " for token in found if token not in REMOVED)
         return joined
 
@@ -64,45 +65,39 @@ def ptb_tokenize(captions: Sequence[str]) -> list[str]:
 
 
 def _tokenize_in_context(captions: Sequence[str], index: int) -> str:
-    text = code_units(captions[index].translate(_LINE_BREAKS))
-    end = len(text)
-    text += _following(captions, index)
-    by_piece = end < len(text) and ". ." not in text[:end]
+    following = _following(captions, index)
+    text = Text(captions[index].translate(_LINE_BREAKS) + following)
+    end = len(text.raw) - len(code_units(following))
+    by_piece = bool(following) and ". ." not in captions[index]
     found: list[str] = []
     place = 0
     while place < end:
+        stop = end
         if by_piece:
-            stop = text.find(" ", place, end)
-            stop = end if stop < 0 else stop
+            blank = text.raw.find(" ", place, end)
+            stop = blank if blank >= 0 else end
             try:
-                joined = _pieces[text[place:stop]]
-            except KeyError:
-                pass
-            else:
-                found.append(joined[:-1])
+                found.append(_pieces[text.raw[place:stop]][:-1])
                 place = stop + 1
                 continue
-        else:
-            stop = end
-        more, place = tokens(text, place, stop)
+            except KeyError:
+                pass
+        more, place = text.tokens(place, stop)
         found += more
-        if found and found[-1][-1:].isspace():
-            by_piece = False
+        # The white space of an odd token may be cut off below, if the token is the last one.
+        by_piece = by_piece and not (more and more[-1][-1].isspace())
     line = " ".join(found).rstrip()  # as the official program does to its lines of output
     return " ".join([token for token in line.split(" ") if token and token not in REMOVED])
 
 
 def _following(captions: Sequence[str], index: int) -> str:
     """What rules may see behind a caption: a line break and the next captions, up to a full one."""
-    lines = [""]
+    lines = [""] if index + 1 < len(captions) else []
     for following in range(index + 1, len(captions)):
-        line = code_units(captions[following].translate(_LINE_BREAKS))
+        line = captions[following].translate(_LINE_BREAKS)
         lines.append(line)
         if not _BLANK.fullmatch(line):
             if following + 1 < len(captions):
                 lines.append("")
             break
     return "\n".join(lines)
-
-
-_BLANK = re.compile(f"[{SPACE_OR_LINE}]*")
