@@ -42,8 +42,8 @@ def draw(scene: Scene, rng: np.random.Generator, side: int) -> Image.Image:
     for thing in scene.things:
         _paint(canvas, thing, side)
     canvas *= np.array(scene.light, dtype=np.float32)
-    canvas += rng.normal(scale=1.2, size=(side, side, 1)).astype(np.float32)
-    return Image.fromarray(np.clip(canvas + 0.5, 0, 255).astype(np.uint8))
+    canvas += 1.2 * rng.standard_normal((side, side, 1), dtype=np.float32) + np.float32(0.5)
+    return Image.fromarray(np.clip(canvas, 0, 255, out=canvas).astype(np.uint8))
 
 
 def mask(thing: Thing, side: int) -> tuple[np.ndarray, tuple[int, int]]:

@@ -222,10 +222,10 @@ def _arranged(
     rng: np.random.Generator, size: float, placed: Sequence[Thing]
 ) -> tuple[float, float]:
     """A place beside, above or below, in line with, or between earlier objects."""
-    anchor = placed[rng.integers(len(placed))]
+    anchor = placed[int(rng.integers(len(placed)))]
     kind = rng.integers(4)
     if kind == 3 and len(placed) > 1:
-        other = placed[rng.integers(len(placed))]
+        other = placed[int(rng.integers(len(placed)))]
         share = rng.uniform(0.4, 0.6)
         x = anchor.x + share * (other.x - anchor.x) + rng.uniform(-0.02, 0.02)
         return x, anchor.y + share * (other.y - anchor.y) + rng.uniform(-0.02, 0.02)

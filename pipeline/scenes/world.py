@@ -44,10 +44,10 @@ class World:
     relations: float = 0.75  # chance that a clause states a relation, else that something is there
     signed: float = 0.5  # share of signed relations (left, right, above, below) among them
     pronouns: float = 0.6  # chance that a later clause points back: it, another, the other one
-    synonyms: float = 0.25  # chance of another word than the common one
+    synonyms: float = 0.15  # chance of another word than the common one
     attributes: tuple[float, float, float] = (0.8, 0.4, 0.5)  # chance to say colour, size, texture
-    focus: float = 2.0  # mention goes as (size x nearness to the middle)^focus; 0: all alike
-    wander: float = 0.3  # random part of what is mentioned, as a spread of the log weight
+    focus: float = 3.0  # mention goes as (size x nearness to the middle)^focus; 0: all alike
+    wander: float = 0.2  # random part of what is mentioned, as a spread of the log weight
     held_out: tuple[str, ...] = ()  # shapes that no training caption mentions
     # What a detector finds.
     misses: float = 0.05  # chance that an object has no box

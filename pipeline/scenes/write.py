@@ -12,7 +12,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ IMAGES, DATASET, BOXES, VOCAB, SCENES, WORLD = (
 _MOST = 1_000_000
 _SIDES = (64, 2048)
 _QUALITY = 92
+_THREADS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,20 +87,22 @@ def write_scenes(
         _same(out, known, settings)
         if _whole(out, images):
             return Summary(out=str(out), made=False, **known["summary"])
-    names = {f"{_name(i)}.jpg" for i in range(images)}
-    _clear(out / IMAGES, names)
+    _clear(out / IMAGES, {f"{_name(index)}.jpg" for index in range(images)})
     rows, truth, boxes = [], [], {}
-    for index, split in enumerate(assign_splits(images, shares)):
-        scene = draw_scene(seed, index, world)
-        picture = draw(scene, generator(seed, index, "look"), size)
-        _write_picture(out / IMAGES / f"{scene.id}.jpg", picture)
-        unspoken = world.held_out if split == "train" else ()
-        texts = write_captions(scene, generator(seed, index, "captions"), world, unspoken)
-        rows.append(_row(scene, index, split, texts))
-        truth.append(scene.to_dict())
-        boxes[scene.id] = detect(scene, generator(seed, index, "detections"), world, size)
-        if on_done is not None:
-            on_done(1)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        one = partial(_image, out, seed, size, world)
+        try:
+            for row, scene, found in pool.map(
+                one, *zip(*enumerate(assign_splits(images, shares)), strict=True)
+            ):
+                rows.append(row)
+                truth.append(scene.to_dict())
+                boxes[scene.id] = found
+                if on_done is not None:
+                    on_done(1)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     _write_json(out / DATASET, {"images": rows, "dataset": "scenes"})
     _write_json(out / SCENES, truth)
     _write_json(out / BOXES, boxes)
@@ -191,14 +196,23 @@ def _clear(folder: Path, wanted: set[str]) -> None:
         file.unlink()
 
 
+def _image(
+    out: Path, seed: int, size: int, world: World, index: int, split: str
+) -> tuple[dict[str, Any], Scene, dict[str, Any]]:
+    """Write one picture; its row of the captions, its truth, its boxes."""
+    scene = draw_scene(seed, index, world)
+    buffer = io.BytesIO()
+    picture = draw(scene, generator(seed, index, "look"), size)
+    picture.save(buffer, format="JPEG", quality=_QUALITY, subsampling=0)
+    write_bytes(out / IMAGES / f"{scene.id}.jpg", buffer.getvalue())
+    unspoken = world.held_out if split == "train" else ()
+    texts = write_captions(scene, generator(seed, index, "captions"), world, unspoken)
+    found = detect(scene, generator(seed, index, "detections"), world, size)
+    return _row(scene, index, split, texts), scene, found
+
+
 def _name(index: int) -> str:
     return f"scene_{index:06d}"
-
-
-def _write_picture(path: Path, picture: Any) -> None:
-    buffer = io.BytesIO()
-    picture.save(buffer, format="JPEG", quality=_QUALITY, subsampling=0)
-    write_bytes(path, buffer.getvalue())
 
 
 def _row(scene: Scene, index: int, split: str, texts: Sequence[str]) -> dict[str, Any]:
