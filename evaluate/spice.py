@@ -112,23 +112,31 @@ class Spice:
         return summary(details)
 
     def _run(self, pairs: Sequence[Pair]) -> list[Detail]:
-        """Score some images in one process; without the cache where it fails with it."""
-        if self._use_cache:
-            folder = self._cache_folder or cache_dir("spice")
-            try:
-                return self._process(pairs, folder / _CACHE_SCHEMA)
-            except _Failed as error:
-                if error.memory:
-                    # Captions that found no memory were parsed badly, and are in the cache now.
-                    shutil.rmtree(folder / _CACHE_SCHEMA, ignore_errors=True)
-                    raise self._error(error) from error
-                log.warning(
-                    "SPICE failed with its cache %s and runs without it: %s", folder, error.last
-                )
+        """Score some images; once more with one thread when several ran out of memory."""
         try:
-            return self._process(pairs, None)
+            return self._with_or_without_cache(pairs, self._threads)
+        except _Failed as error:
+            if not error.memory or self._threads == 1:
+                raise self._error(error) from error
+            log.warning("SPICE ran out of memory with %d threads, tries with one", self._threads)
+        try:
+            return self._with_or_without_cache(pairs, 1)
         except _Failed as error:
             raise self._error(error) from error
+
+    def _with_or_without_cache(self, pairs: Sequence[Pair], threads: int) -> list[Detail]:
+        if not self._use_cache:
+            return self._process(pairs, None, threads)
+        folder = (self._cache_folder or cache_dir("spice")) / _CACHE_SCHEMA
+        try:
+            return self._process(pairs, folder, threads)
+        except _Failed as error:
+            if error.memory:
+                # Captions that found no memory were parsed badly, and are in the cache now.
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            log.warning("SPICE failed with its cache %s, runs without it: %s", folder, error.last)
+        return self._process(pairs, None, threads)
 
     def _error(self, failed: _Failed) -> EvaluateError:
         if failed.memory:
@@ -141,7 +149,7 @@ class Spice:
             f"{self._java.version_text}; check it all with: pipeline doctor"
         )
 
-    def _process(self, pairs: Sequence[Pair], cache: Path | None) -> list[Detail]:
+    def _process(self, pairs: Sequence[Pair], cache: Path | None, threads: int) -> list[Detail]:
         with tempfile.TemporaryDirectory(prefix="spice-") as name:
             folder = Path(name)
             images = [
@@ -159,7 +167,7 @@ class Spice:
                     cache.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
                     raise _Failed(f"{cache} cannot be made ({error})", "") from error
-            self._call(self._command(folder, cache), folder)
+            self._call(self._command(folder, cache, threads), folder)
             return _answer(folder / "scores.json", len(pairs))
 
     def _call(self, command: Sequence[str], folder: Path) -> None:
@@ -181,13 +189,13 @@ class Spice:
         if _UNPARSED.search(text):
             log.warning("SPICE could not parse some captions:\n%s", _last_lines(text))
 
-    def _command(self, folder: Path, cache: Path | None) -> list[str]:
+    def _command(self, folder: Path, cache: Path | None, threads: int) -> list[str]:
         java = [str(self._java.path), f"-Xmx{self._heap}m", *ENGLISH, *_java_flags(self._java)]
         # Whatever Java leaves behind (an unpacked library, a crash report) goes with the folder.
         java += [f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder / 'crash.log'}"]
         jars = [JAR, self._jar, *self._libraries, self._corenlp.code, self._corenlp.models]
         spice = ["edu.anu.spice.SpiceScorer", "captions.json", "-out", "scores.json"]
-        spice += ["-subset", "-silent", "-threads", str(self._threads)]
+        spice += ["-subset", "-silent", "-threads", str(threads)]
         if cache is not None:
             spice += ["-cache", str(cache.resolve())]
         return [*java, "-cp", os.pathsep.join(map(str, jars)), *spice]

@@ -161,6 +161,14 @@ def test_captions_parsed_without_memory_are_no_result(
     assert list(cache.iterdir()) == []  # what was parsed badly is not kept
 
 
+def test_out_of_memory_once_more_with_one_thread(tmp_path: Path, jars: Path) -> None:
+    failing = 'case "$*" in *"-threads 2"*) echo OutOfMemoryError >&2; exit 1;; esac'
+    spice = Spice(corenlp=jars, java=fake_java(tmp_path, failing), threads=2)
+    assert spice.score(REFERENCES, CANDIDATES).corpus == 0.5
+    assert ["-threads 1" in c for c in calls(tmp_path)] == [False, True]
+    assert all("-cache" in c for c in calls(tmp_path))
+
+
 def test_time_limit_ends_all_of_it(tmp_path: Path, jars: Path) -> None:
     spice = Spice(
         corenlp=jars, java=fake_java(tmp_path, "sleep 60"), time_limit=0.3, use_cache=False
