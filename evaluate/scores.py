@@ -8,6 +8,7 @@ are in `Scores.unavailable`.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ from evaluate.rouge import rouge_l
 from evaluate.significance import Summed, mean_of
 from evaluate.spice import Spice, SpiceScores
 from evaluate.tokenizer import ptb_tokenize
+
+log = logging.getLogger(__name__)
 
 Image = TypeVar("Image", bound=int | str)  # an image's id
 Tokenizer = Literal["ptb", "java"]
@@ -231,7 +234,14 @@ class Scorer(Generic[Image]):
         return self._meteor.stats(self.references, candidates)
 
     def _spice_scores(self, candidates: Mapping[Image, str]) -> SpiceScores:
-        return Spice(corenlp=self.spice_jars).score(self.references, candidates)
+        done = 0
+
+        def told(images: int) -> None:
+            nonlocal done
+            done += images
+            log.info("SPICE: %d of %d images", done, len(self.references))
+
+        return Spice(corenlp=self.spice_jars).score(self.references, candidates, told)
 
     def _collect(self, scores: Scores, jobs: Mapping[str, Future[Any]]) -> None:
         """Add what the outside programs found, or why they found nothing."""

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from evaluate.scores import Scores
-from evaluate.spice import Spice
 from pipeline.cli import main
 
 REFERENCES = {
@@ -28,6 +27,7 @@ FAST = ["--metrics", "bleu,rouge,cider"]
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_CORENLP", str(tmp_path / "none"))  # no SPICE, which takes long
     write("c.json", coco(REFERENCES))
     write("a.json", results(CAPTIONS))
     write("b.json", {str(image): "a man on a red street" for image in CAPTIONS})
@@ -69,14 +69,9 @@ def test_two_files_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
     row = lines[1].split()
     assert row[0] == "a" and all(float(value) >= 0 for value in row[1:8])
     assert float(row[5]) > 40  # METEOR
-    assert lines[2].split()[:2] == ["95", "%"]
-    assert any(line.startswith("signature: images:3|refs:2|") for line in lines)
-    try:
-        Spice()
-    except Exception:
-        assert row[8] == "n/a"
-        (spice,) = [line for line in lines if line.startswith("SPICE: not available: ")]
-        assert "pipeline setup spice" in spice
+    assert row[8] == "n/a"
+    (spice,) = [line for line in lines if line.startswith("SPICE: not available: ")]
+    assert "stanford-corenlp-3.6.0.jar" in spice and spice.endswith("pipeline setup spice")
 
 
 def test_several_files_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
