@@ -54,7 +54,7 @@ def check(found: Scores, wanted: Mapping[str, Any], columns: set[str]) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["5", "200", "1000"])
+@pytest.mark.parametrize("name", ["5", "200", pytest.param("1000", marks=pytest.mark.slow)])
 def test_raw_captions_score_as_the_official_programs_say(golden_dir: Path, name: str) -> None:
     results, references, wanted = golden(golden_dir, name)
     check(score(results, references, metrics=PYTHON), wanted, {*BLEU, "ROUGE_L", "CIDEr"})
