@@ -1,0 +1,70 @@
+"""`pipeline caption`: somebody's own photographs to captions in one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from pipeline.own_photos import caption_photos
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--run", required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--beam", type=click.IntRange(min=1), help="Beam width (default: the run's).")
+@click.option("--num-captions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--boxes", type=click.Path(path_type=Path), help="Boxes, for runs on given regions.")
+@click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
+@click.option("--device", default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    inputs: tuple[Path, ...],
+    run: Path,
+    beam: int | None,
+    num_captions: int,
+    boxes: Path | None,
+    features: Path | None,
+    device: str,
+    as_json: bool,
+) -> int:
+    """Caption INPUTS (photos, folders, lists) with a trained run.
+
+    \b
+    pipeline caption holiday/*.jpg --run run
+
+    The run knows how its features were made and makes them so again.
+    """
+    outcome = caption_photos(
+        inputs,
+        run,
+        beam=beam,
+        keep=num_captions,
+        boxes=boxes,
+        features=features,
+        device=device,
+    )
+    if as_json:
+        entries = [
+            {"image_id": i, "file": str(outcome.files[i]), "captions": c, "log_probabilities": s}
+            for (i, c), s in zip(
+                outcome.found.captions.items(), outcome.found.scores.values(), strict=True
+            )
+        ]
+        failed = [
+            {"file": str(f.source.path), "reason": f.reason, "detail": f.detail}
+            for f in outcome.failures
+        ]
+        click.echo(json.dumps({"captions": entries, "failed": failed}, ensure_ascii=False))
+    else:
+        for image, texts in outcome.found.captions.items():
+            for text, score in zip(texts, outcome.found.scores[image], strict=True):
+                note = f"\t{score:.2f}" if num_captions > 1 else ""
+                click.echo(f"{outcome.files[image]}\t{text}{note}")
+        for failure in outcome.failures:
+            message = f"{failure.source.path}: {failure.reason}: {failure.detail}"
+            click.echo(f"failed: {message}", err=True)
+    return 3 if outcome.failures else 0

@@ -1,0 +1,121 @@
+"""Photographs captioned by a run, with the features that the run was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from caption.batches import FeatureSource, check_features
+from extract import presets
+from extract.boxes import read_boxes
+from extract.cache import FeatureCache, ImageFeatures, differences, fingerprint_of
+from extract.extractor import Extractor
+from extract.run import Failure, extract_in_memory
+from extract.sources import find_sources
+from pipeline.decoding import Captions, decode_ids
+from pipeline.errors import PipelineError
+from pipeline.run_folder import RunFolder, choose_device, open_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Captions by image id, the files behind the ids, and what could not be read."""
+
+    found: Captions
+    files: dict[str, Path]
+    failures: list[Failure]
+
+
+class _InMemory:
+    """Features just made, read like a cache."""
+
+    def __init__(self, records: Sequence[ImageFeatures]) -> None:
+        self.records = {record.image_id: record for record in records}
+
+    def read(self, image_id: str, streams: Sequence[str] | None = None) -> ImageFeatures:
+        return self.records[image_id]
+
+
+def caption_photos(
+    inputs: Sequence[Path],
+    run: Path,
+    *,
+    beam: int | None = None,
+    keep: int = 1,
+    boxes: Path | None = None,
+    features: Path | None = None,
+    device: str = "auto",
+) -> Outcome:
+    """Caption images; with `features` a ready cache is read instead of extracting.
+
+    Raises PipelineError when the features would differ from those the run was trained on.
+    """
+    folder = open_run(run)
+    where = choose_device(device)
+    sources = find_sources(inputs)
+    files = {source.image_id: source.path for source in sources}
+    model, vocabulary = folder.load(where)
+    failures: list[Failure] = []
+    cache: Any
+    if features is not None:
+        cache = FeatureCache(features)
+        folder.check(cache)
+        ids = list(files)
+        check_features(ids, cache, "images", str(inputs[0]))
+    else:
+        extractor = _extractor(folder, boxes, str(where))
+        records, failures = extract_in_memory(sources, extractor)
+        cache, ids = _InMemory(records), [record.image_id for record in records]
+    settings = folder.recipe.decoding
+    settings = replace(settings, beam=max(beam or settings.beam, keep))
+    source = FeatureSource(cache, model.needs)
+    found = decode_ids(model, ids, source, vocabulary, settings, where, keep)
+    return Outcome(found=found, files=files, failures=failures)
+
+
+def _extractor(folder: RunFolder, boxes: Path | None, device: str) -> Extractor:
+    """The extractor that made the run's features. Raises PipelineError when it cannot be had."""
+    name, settings = folder.fingerprint.get("preset"), _nested(folder.fingerprint).get("settings")
+    if not isinstance(name, str) or not isinstance(settings, dict):
+        raise PipelineError(
+            f"{folder.path}: its features were not made by a preset of pipeline extract; give"
+            " --features CACHE"
+        )
+    streams = (folder.recipe.model_config().stream,)
+    if "regions" in streams and boxes is None:
+        raise PipelineError(
+            f"{folder.path} was trained on regions in given boxes (preset {name}): give"
+            " --boxes BOXES.json for these images"
+        )
+    given = read_boxes(boxes) if boxes is not None else None
+    extractor = Extractor(name, presets.from_settings(settings), device, given)
+    lines = differences(folder.fingerprint, _plain(fingerprint_of(extractor.meta)))
+    if lines:
+        shown = "\n  ".join(lines)
+        raise PipelineError(
+            f"this installation makes other features than {folder.path} was trained on (trained on"
+            f" / here):\n  {shown}\ngive features made as before by --features CACHE"
+        )
+    return extractor
+
+
+def _nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """`a.b` -> value as nested mappings."""
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return result
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """As `config.yaml` gives it back."""
+    plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(settings))
+    return plain
