@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from evaluate.diversity import Diversity
 from pipeline.scoring import Evaluation, Scored
-from pipeline.tables import Format, Table, difference_table, domain_table, render, score_table
+from pipeline.tables import (
+    Format,
+    Table,
+    difference_table,
+    domain_table,
+    percent,
+    render,
+    score_table,
+)
 
 
 def report(evaluation: Evaluation, columns: Sequence[str], form: Format = "text") -> str:
@@ -63,25 +71,29 @@ def _diversity(found: Diversity) -> list[str]:
 
 
 def _notes(evaluation: Evaluation) -> list[str]:
-    """Lines below the tables; what all sources share is said once."""
+    """Lines below the tables; what several sources share is said once."""
     scored = evaluation.scored
-    lines: list[str] = []
+    sources: dict[str, list[str]] = {}  # line -> the sources that it is about
     for one in scored:
-        prefix = f"{one.source.name}: " if len(scored) > 1 else ""
-        found = [
-            f"{column}: not available: {why}" for column, why in one.scores.unavailable.items()
-        ]
-        for line in found:
-            if line not in lines:
-                lines.append(line)
-        details = {k: v for k, v in one.scores.details.items() if v is not None}
-        if details:
-            kinds = ", ".join(
-                f"{k.removeprefix('SPICE_')} {100 * v:.1f}" for k, v in details.items()
-            )
-            lines.append(f"{prefix}SPICE by kind: {kinds}")
-        lines += [f"{prefix}warning: {warning}" for warning in one.warnings]
+        for line in _remarks(one):
+            sources.setdefault(line, []).append(one.source.name)
+    lines = [
+        line if len(names) == len(scored) else f"{', '.join(names)}: {line}"
+        for line, names in sources.items()
+    ]
     if any(one.intervals for one in scored):
         lines.append("± is half of the 95 % bootstrap interval over images")
     lines += dict.fromkeys(f"signature: {one.scores.signature}" for one in scored)
     return lines
+
+
+def _remarks(one: Scored) -> list[str]:
+    lines = [f"{name}: not available: {why}" for name, why in one.scores.unavailable.items()]
+    kinds = [
+        f"{name.removeprefix('SPICE_')} {percent(value)}"
+        for name, value in one.scores.details.items()
+        if value is not None
+    ]
+    if kinds:
+        lines.append(f"SPICE by kind: {', '.join(kinds)}")
+    return lines + [f"warning: {warning}" for warning in one.warnings]

@@ -14,6 +14,9 @@ import pytest
 
 from evaluate.scores import Scores
 from pipeline.cli import main
+from pipeline.training import train
+from tests.caption.toy import write_toy
+from tests.pipeline.test_train import CPU, quick
 
 REFERENCES = {
     1: ["A man rides a horse.", "A person on a brown horse."],
@@ -274,3 +277,32 @@ def test_shuffled_features_have_files_of_their_own(decoding: list[dict[str, Any]
     assert decoding[0]["shuffle"] is True
     assert Path("net/scores/val-shuffled.json").exists()
     assert not Path("net/scores/val.json").exists()
+
+
+def test_a_trained_run_is_decoded_for_real(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features, captions = write_toy(tmp_path)
+    train(quick("xe.epochs=1", "scst.epochs=0"), captions, features, Path("real"), CPU)
+    files = ("--run", "real", "--device", "cpu", *FAST)
+    assert run(*files, "--num-captions", 2, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    (one,) = found["results"]
+    images = json.loads(Path("real/results/test.json").read_text())
+    assert found["images"] == len(images) == one["diversity"]["captions"]
+    assert one["diversity"]["nbest"] == 2 and one["diversity"]["novel"] is not None
+    assert run("--results", "real/results/test.json", "--references", captions, "--split", "test",
+               "--allow-empty", *FAST, "--json") == 0  # fmt: skip
+    again = json.loads(capsys.readouterr().out)["results"][0]
+    assert again["corpus"] == pytest.approx(one["corpus"])
+    kept = Scores.from_json(Path("real/scores/test.json").read_text())
+    assert kept.corpus == pytest.approx(one["corpus"])
+
+
+def test_what_all_sources_share_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    write("empty.json", results({**CAPTIONS, 2: ""}))
+    files = ("--results", "a.json", "empty.json", "--references", "c.json", "--allow-empty")
+    assert run(*files, *FAST) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "empty: warning: 1 captions have no word and score 0: 2" in lines
+    assert sum("CIDEr weighs words by these 3 images alone" in line for line in lines) == 1
