@@ -1,0 +1,24 @@
+"""`pipeline report`: one self-contained HTML page about a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pipeline.report import write_report
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the photographs, where they have moved since extraction.",
+)
+def command(run: Path, images: Path | None) -> None:
+    """Write RUN/report.html: curves, scores, pictures with captions, words.
+
+    The page holds everything it shows and asks nothing of the network.
+    """
+    click.echo(write_report(run, images))
