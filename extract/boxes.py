@@ -34,11 +34,9 @@ class GivenBoxes:
         if image_id not in self.entries:
             raise ImageError(file, "no-boxes", f"{self.path} has no entry {image_id!r}")
         entry = self.entries[image_id]
-        listed = entry.get("boxes") if isinstance(entry, dict) else entry
-        try:
-            boxes = np.array(listed, dtype=np.float32)
-        except (TypeError, ValueError):
-            boxes = np.zeros(0, dtype=np.float32)
+        boxes = _numbers(listed(entry), np.float32)
+        if boxes.size == 0:
+            raise ImageError(file, "no-boxes", f"{self.path}: entry {image_id!r} lists none")
         if boxes.ndim != 2 or boxes.shape[1] != 4 or not np.isfinite(boxes).all():
             raise ImageError(
                 file,
@@ -47,7 +45,7 @@ class GivenBoxes:
             )
         limits = np.array([width, height, width, height], dtype=np.float32)
         clipped = np.clip(boxes, 0, limits)  # (N, 4)
-        wrong = (np.abs(clipped - boxes) > _SLACK).any(axis=1)
+        wrong = (np.abs(clipped - boxes) >= _SLACK).any(axis=1)
         wrong |= (clipped[:, 2:] - clipped[:, :2] <= 0).any(axis=1)
         if wrong.any():
             first = int(np.argmax(wrong))
@@ -60,15 +58,34 @@ class GivenBoxes:
         extras = {}
         for key, name in _EXTRAS.items():
             if isinstance(entry, dict) and key in entry:
-                kind = np.float32 if key == "scores" else np.int32
-                extras[name] = np.array(entry[key], dtype=kind)
-                if extras[name].shape != (len(boxes),):
+                kind, wanted = (np.float32, "number") if key == "scores" else (np.int32, "integer")
+                extras[name] = _numbers(entry[key], kind)
+                if extras[name].shape != (len(boxes),) or not np.isfinite(extras[name]).all():
                     raise ImageError(
                         file,
                         "bad-boxes",
-                        f"{self.path}: entry {image_id!r}: {key} are not one each",
+                        f"{self.path}: entry {image_id!r}: {key}: wanted {len(boxes)} values, one"
+                        f" {wanted} a box",
                     )
         return clipped, extras
+
+
+def listed(entry: Any) -> Any:
+    """The boxes of an entry in either form."""
+    return entry.get("boxes") if isinstance(entry, dict) else entry
+
+
+def _numbers(values: Any, kind: type[np.generic]) -> np.ndarray:
+    """As an array; one of shape () when these are no such numbers."""
+    none = np.zeros((), dtype=kind)
+    try:
+        found = np.array(values)
+    except ValueError:  # ragged lists
+        return none
+    if found.size == 0:
+        return np.zeros(0, dtype=kind)
+    fits = found.dtype.kind in ("iuf" if kind is np.float32 else "iu")
+    return found.astype(kind) if fits else none
 
 
 def read_boxes(path: Path) -> GivenBoxes:
@@ -80,4 +97,12 @@ def read_boxes(path: Path) -> GivenBoxes:
         raise ExtractError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(entries, dict):
         raise ExtractError(f"{path}: wanted {{image id: [[x1, y1, x2, y2], ...]}}")
+    for key in _EXTRAS:
+        having = [image for image, e in entries.items() if isinstance(e, dict) and key in e]
+        if 0 < len(having) < len(entries):
+            lacking = next(image for image in entries if image not in set(having))
+            raise ExtractError(
+                f"{path}: entry {having[0]!r} has {key}, entry {lacking!r} has none; wanted them"
+                " in all entries or in none"
+            )
     return GivenBoxes(path, hashlib.sha256(data).hexdigest(), entries)

@@ -58,7 +58,7 @@ class Extractor:
         self.name, self.preset, self.boxes = name, preset, boxes
         self.device = torch.device(device)
         network = EfficientNetLite0().to(self.device)
-        self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network = network.to(memory_format=torch.channels_last)
         self.streams: dict[str, Stream] = {}
         if preset.grids:
             self.streams["grids"] = Stream(WIDTHS["head"], preset.dtype)
@@ -89,8 +89,9 @@ class Extractor:
         resized = Image.fromarray(image.pixels).resize(
             (preset.size, preset.size), _FILTERS[preset.interpolation]
         )
-        values = np.asarray(resized, dtype=np.float32) / 255.0  # (S, S, 3)
-        values = (values - np.float32(preset.mean)) / np.float32(preset.std)
+        values = np.asarray(resized, dtype=np.float32) / np.float32(255)  # (S, S, 3)
+        mean, std = np.array(preset.mean, np.float32), np.array(preset.std, np.float32)  # (3,)
+        values = (values - mean) / std
         return Prepared(
             source=source,
             width=image.width,
@@ -111,7 +112,11 @@ class Extractor:
         batch = torch.stack([image.pixels for image in filled]).to(
             self.device, memory_format=torch.channels_last
         )  # (B, 3, S, S)
-        maps = self.network(batch)
+        exact = torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        )
+        with exact:
+            maps = self.network(batch)
         return [self._features(image, maps, place) for place, image in enumerate(images)]
 
     def _features(self, image: Prepared, maps: dict[str, Tensor], place: int) -> ImageFeatures:
@@ -120,7 +125,7 @@ class Extractor:
             width=image.width,
             height=image.height,
             streams={},
-            file=str(image.source.path).encode("utf-8", "replace").decode("utf-8"),
+            file=image.source.file,
         )
         if self.preset.grids:
             head = maps["head"][place]  # (C, h, w)

@@ -10,6 +10,7 @@ import hashlib
 import re
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -55,7 +56,7 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+        self.network: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
         self.network.load_state_dict(self._weights())
         self.eval()
 

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from extract.errors import ImageError
 
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+_TURNS = {  # EXIF orientation -> what stands the picture up
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_FORMATS = {  # how files of some formats begin
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"GIF8": "GIF",
+    b"RIFF": "WebP",
+    b"BM": "BMP",
+    b"II*\x00": "TIFF",
+    b"MM\x00*": "TIFF",
+}
 _ALPHA_MODES = ("RGBA", "LA", "PA", "La", "RGBa")
 
 
@@ -43,34 +64,26 @@ def read_image(path: Path, rules: ImageRules) -> UprightImage:
 
     missing, unreadable, empty-file, not-an-image, needs-heic, truncated, corrupt, too-small,
     too-large, absurd-shape, transparent, unknown-mode.
+
+    Of an animation it is the first frame. Pillow may warn of odd files; see `quiet_pillow`.
     """
-    _heic_plugin()
+    head = _head(path)
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise ImageError(path, "missing", error.strerror or str(error)) from error
-    if size == 0:
-        raise ImageError(path, "empty-file", "the file has no bytes")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's bomb warning: our own limit decides
-            with Image.open(path) as image:
-                _check_size(path, image.size, rules)
-                mode = image.mode
-                image.load()
-                turned = _upright(image) if rules.exif_turn else image
-                rgb = _rgb(path, turned, rules)
+        with Image.open(path) as image:
+            _check_size(path, image.size, rules)
+            mode = image.mode
+            image.load()
+            turned = _upright(image) if rules.exif_turn else image
+            rgb = _rgb(path, turned, rules)
     except ImageError:
         raise
-    except Image.DecompressionBombError as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(path, "too-large", str(error)) from error
     except UnidentifiedImageError as error:
-        raise _unidentified(path) from error
+        raise _unidentified(path, head) from error
     except MemoryError as error:
         raise ImageError(path, "too-large", "not enough memory to decode it") from error
     except OSError as error:
-        if isinstance(error, PermissionError | IsADirectoryError):
-            raise ImageError(path, "unreadable", error.strerror or str(error)) from error
         reason = "truncated" if "truncated" in str(error) else "corrupt"
         raise ImageError(path, reason, str(error)) from error
     except Exception as error:  # decoders raise many kinds on broken files
@@ -83,6 +96,35 @@ def read_image(path: Path, rules: ImageRules) -> UprightImage:
         mode=mode,
         turned=turned is not image,
     )
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Without Pillow's warnings: of large images, where `ImageRules` decide, and broken tags.
+
+    Filters of warnings belong to the whole process, so this goes around threads, not into them.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a file that can be read and is not empty; HEIC needs its plugin."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(512)
+    except OSError as error:
+        reason = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
+        raise ImageError(path, reason, error.strerror or str(error)) from error
+    if not head:
+        raise ImageError(path, "empty-file", "the file has no bytes")
+    heic = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head[8:64]
+    if heic and not _heic_plugin():
+        detail = "a HEIC image; type pip install 'caption-pipeline[heic]'"
+        raise ImageError(path, "needs-heic", detail)
+    return head
 
 
 def _check_size(path: Path, size: tuple[int, int], rules: ImageRules) -> None:
@@ -104,13 +146,15 @@ def _upright(image: Image.Image) -> Image.Image:
         orientation = image.getexif().get(0x0112, 1)
     except Exception:  # Pillow raises many kinds on broken EXIF blocks; the pixels are fine
         return image
-    return ImageOps.exif_transpose(image) if orientation in range(2, 9) else image
+    return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
 
 
 def _rgb(path: Path, image: Image.Image, rules: ImageRules) -> Image.Image:
-    if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
-        values = np.asarray(image).astype(np.float64)  # 16-bit greys
-        scaled = np.clip(np.rint(values / 257.0), 0, 255).astype(np.uint8)
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        values = np.asarray(image).astype(np.float64)  # (height, width) 16-bit greys
+        if values.min() < 0 or values.max() > 65535:
+            raise ImageError(path, "unknown-mode", "32-bit greys, wanted 8- or 16-bit pixels")
+        scaled = np.rint(values / 257.0).astype(np.uint8)
         return Image.fromarray(scaled).convert("RGB")
     if image.mode in _ALPHA_MODES or "transparency" in image.info:
         rgba = image.convert("RGBA")
@@ -118,18 +162,20 @@ def _rgb(path: Path, image: Image.Image, rules: ImageRules) -> Image.Image:
             raise ImageError(path, "transparent", "every pixel is fully transparent")
         ground = Image.new("RGBA", rgba.size, (*rules.background, 255))
         return Image.alpha_composite(ground, rgba).convert("RGB")
-    if image.mode in ("F",):
+    if image.mode == "F":
         raise ImageError(path, "unknown-mode", f"mode {image.mode}, wanted 8- or 16-bit pixels")
     return image.convert("RGB")
 
 
-def _unidentified(path: Path) -> ImageError:
-    with path.open("rb") as file:
-        head = file.read(512)
-    if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and not _heic_plugin():
-        return ImageError(
-            path, "needs-heic", "a HEIC image; type pip install 'caption-pipeline[heic]'"
-        )
+def _unidentified(path: Path, head: bytes) -> ImageError:
+    """Why Pillow knows no format for a file that begins so."""
+    if head.startswith(b"GIF8") and len(head) >= 10:
+        width, height = struct.unpack("<HH", head[6:10])
+        if 0 in (width, height):
+            return ImageError(path, "too-small", f"a GIF of {width} x {height} pixels")
+    for beginning, name in _FORMATS.items():
+        if head.startswith(beginning):
+            return ImageError(path, "corrupt", f"begins as {name} but cannot be decoded")
     start = head.lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
         return ImageError(path, "not-an-image", "a web page saved under an image's name")

@@ -28,6 +28,11 @@ class Preset:
     batch: int = 16  # images at once: always so many, so that numbers never depend on neighbours
     images: ImageRules = field(default_factory=ImageRules)
 
+    @property
+    def cells(self) -> int:
+        """Rows of the stream `grids`."""
+        return (self.size // 32) ** 2
+
     def settings(self) -> dict[str, Any]:
         """As plain values, for a cache's meta."""
         return asdict(self)
@@ -54,7 +59,9 @@ def from_settings(settings: Mapping[str, Any]) -> Preset:
     unknown = [key for key in settings if key not in known]
     if unknown:
         raise ExtractError(f"the cache has settings that this version does not know: {unknown}")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+    }
     rules = dict(values.pop("images", {}))
     rules["background"] = tuple(rules.get("background", (255, 255, 255)))
     return Preset(**values, images=ImageRules(**rules))

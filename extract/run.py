@@ -8,13 +8,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from extract.cache import ImageFeatures
-from extract.errors import ImageError
+import numpy as np
+
+from extract.boxes import listed
+from extract.cache import FeatureCache, ImageFeatures
+from extract.errors import CacheError, ImageError
 from extract.extractor import Extractor, Prepared
+from extract.images import quiet_pillow
 from extract.sources import Source
 from extract.writer import CacheWriter
 
-SHARD_IMAGES = 256  # images of a shard: what a kill can lose at most
+SHARD_IMAGES = 256  # images of a shard: what a kill can cost at most
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,15 @@ class Failure:
     source: Source
     reason: str
     detail: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a call would do."""
+
+    images: int  # in all
+    already: int  # of these in the cache
+    bytes: int  # about what the others will take
 
 
 @dataclass
@@ -47,29 +60,64 @@ def extract(
     """Bring the cache in `out` up to all sources; images that it holds are left alone.
 
     `on_done` hears of images once they are durable, or have failed. Images that failed in an
-    earlier call are tried again.
+    earlier call are tried again. After Ctrl-C what is ready is kept before KeyboardInterrupt
+    goes on. Raises CacheError when `out` cannot be written or was made otherwise.
     """
     summary = Summary()
-    with CacheWriter(out, extractor.meta, extractor.streams) as writer:
+    with CacheWriter(out, extractor.meta, extractor.streams) as writer, quiet_pillow():
         waiting = [source for source in sources if source.image_id not in writer.done]
         summary.already = len(sources) - len(waiting)
         records: list[ImageFeatures] = []
-        for found in _features(waiting, extractor, workers):
-            if isinstance(found, Failure):
-                summary.failures.append(found)
-                source = found.source
-                writer.fail(source.image_id, str(source.path), found.reason, found.detail)
-                on_done(1)
-                continue
-            records.append(found)
-            if len(records) == shard_images:
-                writer.commit(records)
-                on_done(len(records))
-                records = []
-        writer.commit(records)
-        on_done(len(records))
-        summary.done = len(waiting) - len(summary.failures)
+
+        def commit() -> None:
+            ready = list(records)
+            records.clear()
+            writer.commit(ready)
+            summary.done += len(ready)
+            on_done(len(ready))
+
+        try:
+            for source, found in _features(waiting, extractor, workers):
+                found = _checked(writer, source, found)
+                if isinstance(found, Failure):
+                    summary.failures.append(found)
+                    writer.fail(source.image_id, source.file, found.reason, found.detail)
+                    on_done(1)
+                    continue
+                records.append(found)
+                if len(records) >= shard_images:
+                    commit()
+        except KeyboardInterrupt:
+            commit()
+            raise
+        commit()
     return summary
+
+
+def _checked(
+    writer: CacheWriter, source: Source, found: ImageFeatures | Failure
+) -> ImageFeatures | Failure:
+    """The features, or a failure when the cache would refuse them."""
+    if isinstance(found, ImageFeatures):
+        try:
+            writer.check(found)
+        except CacheError as error:
+            return Failure(source, "bad-features", str(error))
+    return found
+
+
+def plan(sources: Sequence[Source], extractor: Extractor, out: Path) -> Plan:
+    """What `extract` would do; nothing is written. Raises CacheError when `out` is broken."""
+    done = FeatureCache(out).ids if (out / "cache.json").exists() else ()
+    waiting = {source.image_id for source in sources}.difference(done)
+    cells, total = extractor.preset.cells, 0
+    for name, stream in extractor.streams.items():
+        rows = cells * len(waiting)
+        if name == "regions" and extractor.boxes is not None:
+            entries = extractor.boxes.entries
+            rows = sum(len(listed(entries[i]) or ()) for i in waiting if i in entries)
+        total += rows * (stream.width * np.dtype(stream.dtype).itemsize + 16)  # 16 of the box
+    return Plan(len(sources), len(sources) - len(waiting), total)
 
 
 def extract_in_memory(
@@ -77,28 +125,35 @@ def extract_in_memory(
 ) -> tuple[list[ImageFeatures], list[Failure]]:
     """Features of a few images without a cache."""
     records, failures = [], []
-    for found in _features(sources, extractor, workers):
-        if isinstance(found, Failure):
-            failures.append(found)
-        else:
-            records.append(found)
+    with quiet_pillow():
+        for _, found in _features(sources, extractor, workers):
+            if isinstance(found, Failure):
+                failures.append(found)
+            else:
+                records.append(found)
     return records, failures
 
 
 def _features(
     sources: Sequence[Source], extractor: Extractor, workers: int
-) -> Iterator[ImageFeatures | Failure]:
+) -> Iterator[tuple[Source, ImageFeatures | Failure]]:
+    """What became of each image; failures come when they are met, features by the batch."""
     batch: list[Prepared] = []
     for prepared in _decoded(sources, extractor, workers):
         if isinstance(prepared, Failure):
-            yield prepared
+            yield prepared.source, prepared
             continue
         batch.append(prepared)
         if len(batch) == extractor.preset.batch:
-            yield from extractor.extract(batch)
+            yield from _pairs(batch, extractor)
             batch = []
     if batch:
-        yield from extractor.extract(batch)
+        yield from _pairs(batch, extractor)
+
+
+def _pairs(batch: list[Prepared], extractor: Extractor) -> list[tuple[Source, ImageFeatures]]:
+    sources = [prepared.source for prepared in batch]
+    return list(zip(sources, extractor.extract(batch), strict=True))
 
 
 def _decoded(

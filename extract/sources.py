@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .avif .heic .heif .tif .tiff .ppm .pgm .mpo".split()
 )
+_IDS = ("id", "image_id")
 _COLUMNS = ("image", "filename", "file_name", "path", "file")
 
 
@@ -26,6 +28,11 @@ class Source:
 
     image_id: str
     path: Path
+
+    @property
+    def file(self) -> str:
+        """The path as text that can be stored: bytes that are no UTF-8 are written as \\xNN."""
+        return _storable(str(self.path))
 
 
 def find_sources(inputs: Sequence[Path], *, relative_ids: bool = False) -> list[Source]:
@@ -38,7 +45,7 @@ def find_sources(inputs: Sequence[Path], *, relative_ids: bool = False) -> list[
     for given in inputs:
         for source in _sources_of(given, relative_ids):
             first = sources.setdefault(source.image_id, source)
-            if first.path != source.path:
+            if os.path.realpath(first.path) != os.path.realpath(source.path):
                 raise ExtractError(
                     f"{first.path} and {source.path} have the same image id"
                     f" {source.image_id!r}; rename one, or use --id relative-path"
@@ -55,8 +62,7 @@ def _sources_of(given: Path, relative_ids: bool) -> Iterator[Source]:
             if path.suffix.lower() not in SUFFIXES:
                 skipped += 1
                 continue
-            relative = path.relative_to(given).as_posix()
-            yield Source(relative if relative_ids else image_id_of(path.name), path)
+            yield _source(path, path.relative_to(given).as_posix(), relative_ids)
         if skipped:
             log.info("%s: passed over %d files that are no images by name", given, skipped)
     elif not given.exists():
@@ -64,40 +70,44 @@ def _sources_of(given: Path, relative_ids: bool) -> Iterator[Source]:
     elif given.suffix.lower() in (".csv", ".tsv"):
         yield from _table(given, relative_ids)
     elif given.suffix.lower() in (".txt", ".lst", ".list"):
-        for line in _text(given).splitlines():
+        for line in _text(given).split("\n"):
             if line.strip():
-                yield _listed(given, line.strip(), None, relative_ids)
+                yield _listed(given, line.removesuffix("\r"), None, relative_ids)
     else:
-        yield Source(given.as_posix() if relative_ids else image_id_of(given.name), given)
+        yield _source(given, given.as_posix(), relative_ids)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file below a folder in a stable order; a file or folder reached twice comes once."""
-    seen_folders, seen_files = set(), set()
-    waiting = [folder]
-    while waiting:
-        current = waiting.pop()
+    """Every file below a folder, sorted; what is reached twice comes once.
+
+    Links are followed after all that is really there, so a file keeps its own name beside links.
+    """
+    found: dict[str, Path] = {}  # real path of a file -> where it was reached first
+    seen: set[str] = set()
+    waiting, links = [folder], list[Path]()
+    while waiting or links:
+        current = waiting.pop() if waiting else links.pop(0)
         real = os.path.realpath(current)
-        if real in seen_folders:
-            continue
-        seen_folders.add(real)
-        try:
-            entries = sorted(os.scandir(current), key=lambda entry: entry.name)
-        except OSError as error:
-            raise ExtractError(f"{current}: cannot be listed ({error.strerror})") from error
-        waiting += [Path(e.path) for e in reversed(entries) if e.is_dir()]
-        for entry in entries:
-            if entry.is_dir():
-                continue
-            real = os.path.realpath(entry.path)
-            if real not in seen_files:
-                seen_files.add(real)
-                yield Path(entry.path)
+        if not current.is_dir():
+            found.setdefault(real, current)
+        elif real not in seen:
+            seen.add(real)
+            for entry in _entries(current):
+                (links if entry.is_symlink() else waiting).append(Path(entry.path))
+    yield from sorted(found.values())
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise ExtractError(f"{folder}: cannot be listed ({error.strerror})") from error
 
 
 def _table(table: Path, relative_ids: bool) -> Iterator[Source]:
     delimiter = "\t" if table.suffix.lower() == ".tsv" else ","
-    rows = csv.DictReader(_text(table).splitlines(), delimiter=delimiter)
+    rows = csv.DictReader(io.StringIO(_text(table), newline=""), delimiter=delimiter)
     names = [name.strip().lower() for name in rows.fieldnames or []]
     rows.fieldnames = names
     column = next((name for name in _COLUMNS if name in names), None)
@@ -106,23 +116,34 @@ def _table(table: Path, relative_ids: bool) -> Iterator[Source]:
             f"{table}: line 1: the columns are {', '.join(names) or 'none'}, wanted one of"
             f" {', '.join(_COLUMNS)}"
         )
-    seen: set[str] = set()
+    id_column = next((name for name in _IDS if name in names), None)
+    seen: set[tuple[str, str | None]] = set()
     for row in rows:
         name = (row[column] or "").strip()
-        if not name:
-            raise ExtractError(f"{table}: line {rows.line_num}: no file name in {column}")
-        if name not in seen:  # caption tables name an image once per caption
-            seen.add(name)
-            yield _listed(table, name, row.get("id"), relative_ids)
+        given_id = (row[id_column] or "").strip() if id_column else None
+        if not name or given_id == "":
+            empty = id_column if name else column
+            raise ExtractError(f"{table}: line {rows.line_num}: nothing in column {empty}")
+        if (name, given_id) not in seen:  # caption tables name an image once per caption
+            seen.add((name, given_id))
+            yield _listed(table, name, given_id, relative_ids)
 
 
 def _listed(holder: Path, name: str, given_id: str | None, relative_ids: bool) -> Source:
     path = Path(name) if Path(name).is_absolute() else holder.parent / name
-    return Source(given_id or (name if relative_ids else image_id_of(name)), path)
+    return Source(given_id, path) if given_id else _source(path, name, relative_ids)
+
+
+def _source(path: Path, name: str, relative_ids: bool) -> Source:
+    return Source(_storable(name if relative_ids else image_id_of(name)), path)
+
+
+def _storable(text: str) -> str:
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ExtractError(f"{path}: cannot be read as UTF-8 text ({error})") from error

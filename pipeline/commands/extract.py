@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -12,7 +14,7 @@ from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import flat
 from extract.extractor import Extractor
-from extract.run import Summary, extract
+from extract.run import Summary, extract, plan
 from extract.sources import Source, find_sources
 from pipeline.errors import PipelineError
 from pipeline.progress import Progress
@@ -100,57 +102,42 @@ def _list_presets(as_json: bool) -> None:
 
 
 def _dry_run(sources: list[Source], extractor: Extractor, out: Path, as_json: bool) -> None:
-    bytes_each = 0
-    boxes = extractor.boxes
-    for name, stream in extractor.streams.items():
-        size = 2 if stream.dtype == "float16" else 4
-        if name == "grids":
-            rows = (extractor.preset.size // 32) ** 2
-        elif boxes is not None:
-            counts = [
-                len(e.get("boxes", ()) if isinstance(e, dict) else e)
-                for e in boxes.entries.values()
-            ]
-            rows = sum(counts) // max(len(counts), 1)
-        bytes_each += rows * (stream.width * size + 16)
-    facts = {
-        "images": len(sources),
-        "first_ids": [source.image_id for source in sources[:3]],
-        "streams": {k: s.width for k, s in extractor.streams.items()},
-        "bytes": bytes_each * len(sources),
-        "out": str(out),
-    }
+    planned = plan(sources, extractor, out)
+    ids = [source.image_id for source in sources[:3]]
     if as_json:
+        streams = {k: s.width for k, s in extractor.streams.items()}
+        facts = {**asdict(planned), "first_ids": ids, "streams": streams, "out": str(out)}
         click.echo(json.dumps(facts))
-    else:
-        click.echo(
-            f"{len(sources):,} images (ids {', '.join(facts['first_ids'])}, ...),"  # type: ignore[arg-type]
-            f" about {bytes_each * len(sources) / 1e6:,.1f} MB into {out}; nothing written"
-        )
+        return
+    click.echo(
+        f"{planned.images:,} images (ids {', '.join(ids)}, ...), {planned.already:,} already there,"
+        f" about {planned.bytes / 1e6:,.1f} MB to come into {out}; nothing written"
+    )
 
 
 def _show(summary: Summary, total: int, out: Path, as_json: bool) -> None:
     if summary.done + summary.already == 0:
         first = summary.failures[0]
         raise PipelineError(
-            f"none of {total} images could be used; first {first.source.path}: {first.reason}:"
+            f"none of {total} images could be used; first {first.source.file}: {first.reason}:"
             f" {first.detail}"
         )
     if as_json:
         failures = [
-            {"image_id": f.source.image_id, "file": str(f.source.path), "reason": f.reason}
+            {"image_id": f.source.image_id, "file": f.source.file, "reason": f.reason}
             for f in summary.failures
         ]
         facts = {"done": summary.done, "already": summary.already, "failed": failures}
         click.echo(json.dumps({**facts, "out": str(out)}))
         return
     for failure in summary.failures[:10]:
-        click.echo(f"failed: {failure.source.path}: {failure.reason}: {failure.detail}", err=True)
+        click.echo(f"failed: {failure.source.file}: {failure.reason}: {failure.detail}", err=True)
     click.echo(
         f"{out}: {summary.done} images extracted, {summary.already} already there,"
         f" {len(summary.failures)} failed"
         + (f" (reasons in {out}/failures.jsonl)" if summary.failures else "")
     )
     click.echo(
-        f"next: pipeline train --features {out} --captions CAPTIONS --recipe RECIPE --out RUN"
+        f"next: pipeline train --features {shlex.quote(str(out))} --captions CAPTIONS"
+        " --recipe RECIPE --out RUN"
     )
