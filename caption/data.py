@@ -183,7 +183,8 @@ def _read_karpathy(path: Path, entries: list[Any]) -> list[CaptionedImage]:
             raise CaptionError(
                 f"{path}: {where}: {filename} and {images[key].filename} have the same id {key!r}"
             )
-        captions, tokens = [], []
+        captions: list[str] = []
+        tokens: list[list[str] | None] = []
         for place, sentence in enumerate(sentences):
             inner = f"{where}.sentences[{place}]"
             tokens.append(sentence.get("tokens") if isinstance(sentence, dict) else None)
@@ -197,7 +198,7 @@ def _read_karpathy(path: Path, entries: list[Any]) -> list[CaptionedImage]:
             image_id=key,
             split=entry.get("split"),
             captions=captions,
-            tokens=None if any(words is None for words in tokens) else tokens,
+            tokens=None if None in tokens else [words for words in tokens if words is not None],
             filename=filename,
         )
     return list(images.values())

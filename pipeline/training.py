@@ -21,6 +21,7 @@ from caption.trainer import Position, Reward, Trainer
 from caption.transformer import count_parameters
 from caption.vocabulary import Vocabulary
 from evaluate.cider import CiderReward, DocumentFrequency, cider_d
+from evaluate.document_frequency import Document
 from evaluate.tokenizer import ptb_tokenize
 from extract.cache import FeatureCache
 from pipeline import recipe as recipes
@@ -198,7 +199,7 @@ def _validation(
 def _reward(recipe: Recipe, references: dict[str, list[str]]) -> Reward:
     """CIDEr-D against document frequencies of the run's own training captions."""
     scst = recipe.scst
-    document = "caption" if scst.document == "caption" else "image"
+    document: Document = "caption" if scst.document == "caption" else "image"
     eos = EOS_WORD if scst.eos else None
     scorer = CiderReward(references, DocumentFrequency.build(references, document, eos=eos))
 
