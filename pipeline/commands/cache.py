@@ -8,87 +8,194 @@ from typing import Any
 
 import click
 
-from caption.data import read_captions
-from extract import cache_tools
-from extract.cache import flat
-from extract.sources import find_sources
+from extract.cache import FeatureCache, flat
+from extract.cache_compare import compare as compare_caches
+from extract.cache_compare import shared_ids
+from extract.cache_merge import merge as merge_caches
+from extract.cache_summary import inspect as inspect_cache
+from extract.cache_verify import Report, image_count
+from extract.cache_verify import verify as verify_cache
+from pipeline.id_list import read_names
+from pipeline.progress import Progress
 
+_HELP = {"help_option_names": ["-h", "--help"]}
 _PATH = click.Path(exists=True, path_type=Path)
+_SHOWN = 50  # problems printed without --json
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=_HELP)
 def command() -> None:
-    """Look at, check, merge and compare feature caches."""
+    """Look at, check, merge and compare feature caches.
+
+    \b
+    pipeline cache inspect features
+    """
 
 
-@command.command()
+@command.command(context_settings=_HELP)
 @click.argument("path", type=_PATH)
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(path: Path, as_json: bool) -> None:
-    """What the cache at PATH holds and how it was made."""
-    facts = cache_tools.inspect(path)
+    """What the cache at PATH holds and how it was made.
+
+    \b
+    pipeline cache inspect features
+    """
+    facts = inspect_cache(path)
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
         return
-    click.echo(f"{path}: {facts['images']:,} images in {facts['files']} files,")
-    click.echo(f"  {facts['bytes'] / 1e6:,.1f} MB, {facts['failures']} failed images")
+    failed = f", {facts['failures']:,} failed" if path.is_dir() else ""
+    click.echo(
+        f"{path}: {facts['images']:,} images{failed}, {facts['form']},"
+        f" {facts['files']:,} {'file' if facts['files'] == 1 else 'files'},"
+        f" {facts['bytes'] / 1e6:,.1f} MB"
+    )
+    for reason, count in facts["failure_reasons"].items():
+        click.echo(f"  failed: {reason}: {count:,} (see {path}/failures.jsonl)")
+    click.echo(
+        f"\n  {'stream':<14}{'width':>6} {'type':<8}{'rows':>12}{'min':>6}{'mean':>8}{'max':>6}"
+    )
     for name, stream in facts["streams"].items():
+        mean = "-" if stream["rows_mean"] is None else f"{stream['rows_mean']:.1f}"
+        low, high = (stream[k] if stream["rows"] else "-" for k in ("rows_min", "rows_max"))
+        shapes = ", ".join(f"{shape}: {count:,}" for shape, count in stream["grid_shapes"].items())
         click.echo(
-            f"  stream {name}: {stream['rows']:,} rows of {stream['width']} {stream['dtype']},"
-            f" {stream['rows_min']} / {stream['rows_mean']:.1f} / {stream['rows_max']} an image"
+            f"  {name:<14}{stream['width']:>6} {stream['dtype']:<8}{stream['rows']:>12,}"
+            f"{low:>6}{mean:>8}{high:>6}  with {', '.join(stream['with']) or 'rows only'}"
+            + (f"; grids {shapes}" if shapes else "")
         )
+    click.echo("")
     for key, value in flat(facts["meta"]).items():
         click.echo(f"  {key} = {value}")
 
 
-@command.command()
+@command.command(context_settings=_HELP)
 @click.argument("path", type=_PATH)
-@click.option("--ids", type=_PATH, help="Images that must be there: captions, list or table.")
-def verify(path: Path, ids: Path | None) -> None:
-    """Check every byte, id and value of the cache at PATH."""
-    wanted: list[str] | None = None
-    if ids is not None and ids.suffix.lower() == ".json":
-        wanted = [image.image_id for image in read_captions(ids).images]
-    elif ids is not None:
-        wanted = [source.image_id for source in find_sources([ids])]
-    problems = cache_tools.verify(path, wanted)
-    for problem in problems[:50]:
-        click.echo(problem)
-    if problems:
-        click.echo(f"{path}: {len(problems)} problems", err=True)
-        raise SystemExit(1)
-    click.echo(f"{path}: sound")
+@click.option(
+    "--ids",
+    type=_PATH,
+    help="Images that must be there: a list, a CSV, or Karpathy or COCO captions JSON.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(path: Path, ids: Path | None, as_json: bool) -> int:
+    """Check every byte, id and value of the cache at PATH; exit code 1 when something is wrong.
+
+    \b
+    pipeline cache verify features --ids dataset.json
+    """
+    wanted = None if ids is None else read_names(ids)
+    with Progress(image_count(path), unit="images", label="verify") as progress:
+        report = verify_cache(path, wanted, on_done=progress.update)
+    if as_json:
+        click.echo(json.dumps(_as_json(report), ensure_ascii=False))
+    else:
+        _show(report, ids)
+    return 0 if report.sound else 1
 
 
-@command.command()
+def _as_json(report: Report) -> dict[str, Any]:
+    problems = [
+        {"file": str(p.file), "image_id": p.image_id, "problem": p.what} for p in report.problems
+    ]
+    return {
+        "path": str(report.path),
+        "sound": report.sound,
+        "images": report.images,
+        "problems": problems,
+        "missing": report.missing,
+        "advice": report.advice(),
+    }
+
+
+def _show(report: Report, ids: Path | None) -> None:
+    for problem in report.problems[:_SHOWN]:
+        click.echo(str(problem))
+    for name, why in list(report.missing.items())[:_SHOWN]:
+        click.echo(f"missing: {name!r} of {ids}: {why}")
+    if report.sound:
+        click.echo(f"{report.path}: sound, {report.images:,} images")
+        return
+    if max(len(report.problems), len(report.missing)) > _SHOWN:
+        click.echo(f"... the first {_SHOWN} of each kind are shown; --json gives all")
+    click.echo(
+        f"{report.path}: {len(report.problems):,} problems in {report.images:,} images,"
+        f" {len(report.missing):,} missing",
+        err=True,
+    )
+    for line in report.advice():
+        click.echo(line, err=True)
+
+
+@command.command(context_settings=_HELP)
 @click.argument("paths", nargs=-1, required=True, type=_PATH)
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to make.")
 def merge(paths: tuple[Path, ...], out: Path) -> None:
-    """Make one contiguous HDF5 file of the caches at PATHS."""
-    click.echo(f"{out}: {cache_tools.merge(paths, out):,} images")
+    """Make one HDF5 file, images in order of their ids, of the caches at PATHS.
+
+    \b
+    pipeline cache merge features --out features.h5
+    """
+    total = 0
+    for path in paths:
+        cache = FeatureCache(path)
+        total += len(cache)
+        if failed := len(cache.failures()):
+            click.echo(f"note: {failed:,} images failed in {path} and are not merged", err=True)
+    with Progress(total, unit="images", label="merge") as progress:
+        count = merge_caches(paths, out, on_done=progress.update)
+    click.echo(f"{out}: {count:,} images, {out.stat().st_size / 1e6:,.1f} MB")
 
 
-@command.command()
-@click.argument("first", type=_PATH)
-@click.argument("second", type=_PATH)
-@click.option("--json", "as_json", is_flag=True)
-def compare(first: Path, second: Path, as_json: bool) -> None:
-    """How far two caches of the same images agree: box IoU and cosine of features."""
-    facts = cache_tools.compare(first, second)
+@command.command(context_settings=_HELP)
+@click.argument("a", type=_PATH)
+@click.argument("b", type=_PATH)
+@click.option("--worst", type=click.IntRange(min=0), default=10, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(a: Path, b: Path, worst: int, as_json: bool) -> None:
+    """How far the caches A and B agree: overlap of their boxes, cosine of their features.
+
+    \b
+    pipeline cache compare released.h5 mine
+    """
+    total = len(shared_ids(FeatureCache(a), FeatureCache(b)))
+    with Progress(total, unit="images", label="compare") as progress:
+        facts = compare_caches(a, b, worst=worst, on_done=progress.update)
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
         return
-    click.echo(
-        f"{facts['shared']} shared images, {len(facts['only_first'])} only in {first},"
-        f" {len(facts['only_second'])} only in {second}"
-    )
+    click.echo(f"{facts['shared']:,} images in both {a} and {b}")
+    for place, path in (("only_a", a), ("only_b", b)):
+        if facts[place]:
+            shown = ", ".join(facts[place][:10]) + (", ..." if len(facts[place]) > 10 else "")
+            click.echo(f"{len(facts[place]):,} images only in {path}: {shown}")
+        if streams := facts[f"streams_{place}"]:
+            click.echo(f"streams only in {path}: {', '.join(streams)}")
+    if facts["other_size"]:
+        shown = ", ".join(facts["other_size"][:10])
+        click.echo(f"{len(facts['other_size']):,} images of another width and height: {shown}")
     for line in facts["settings"]:
-        click.echo(f"  setting {line}")
+        click.echo(f"setting {line}")
     for name, stream in facts["streams"].items():
-        click.echo(f"  {name}: IoU {_number(stream['iou'])}, cosine {_number(stream['cosine'])}")
-        for image, (iou, cosine) in list(stream["worst"].items())[:3]:
-            click.echo(f"    worst {image}: IoU {_number(iou)}, cosine {_number(cosine)}")
+        _show_stream(name, stream)
 
 
-def _number(value: Any) -> str:
-    return "not comparable" if value is None else f"{value:.4f}"
+def _show_stream(name: str, stream: dict[str, Any]) -> None:
+    first, second = stream["widths"]
+    why = f" (widths {first} and {second})" if first != second else ""
+    click.echo(
+        f"\n{name}: {stream['matched']:,} pairs of rows, {stream['unmatched']:,} rows without"
+        f" partner\n  mean IoU {_number(stream['iou'])}, mean cosine {_number(stream['cosine'])}"
+        f"{why}, lowest cosine of a pair {_number(stream['cosine_min'])}"
+    )
+    if stream["worst"]:
+        click.echo(f"  {'worst images':<32}{'IoU':>8}{'cosine':>8}{'pairs':>7}{'alone':>7}")
+    for image in stream["worst"]:
+        click.echo(
+            f"  {image['image_id']:<32}{_number(image['iou']):>8}{_number(image['cosine']):>8}"
+            f"{image['matched']:>7}{image['unmatched']:>7}"
+        )
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4f}"
