@@ -39,10 +39,12 @@ T = TypeVar("T")
 _UNREMARKABLE = 0.25  # how much more seldom `plain` and `medium` are said
 _OPENED = 0.4  # chance that a first clause with a relation begins with an opener
 _COUNTED = 0.7  # chance that two or three of a kind are counted
+_BREVITY = (1.0, 0.85, 0.25)  # how much less is said of each object with 0, 1, 2 later clauses
 _ENDED = 0.3  # chance that a texture stands after the noun
 # how much rather a relation is told than another
 _TELLING = {"inside": 6.0, "between": 2.0, "far from": 0.5, "bigger than": 0.5}
 _ATTEMPTS = 4  # to write a caption that the scene does not have yet
+_CLAUSES = 12  # to write a further clause that fits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,7 @@ class _Writer:
         self.spoken: list[_Spoken] = []
         self.related: set[frozenset[int]] = set()  # sets of objects with a relation told
         self.subject: _Spoken | None = None  # of the clause before
+        self.brevity = 1.0  # scales the chances of attributes
 
     def caption(self) -> str:
         if not self.sayable:
@@ -111,15 +114,26 @@ class _Writer:
 
     def _clauses(self) -> list[str]:
         chances = np.array(self.world.clauses) / sum(self.world.clauses)  # (3,)
+        later = int(self.rng.choice(3, p=chances))
+        self.brevity = _BREVITY[later]
         words = self._clause()
-        for _ in range(int(self.rng.choice(3, p=chances))):
-            kept = len(self.spoken)
-            more = self._later_clause()
-            if not more or len(words) + len(more) > self.world.longest:
-                del self.spoken[kept:]
+        for _ in range(later):
+            more = self._fitting_clause(self.world.longest - len(words))
+            if not more:
                 break
             words += more
         return words
+
+    def _fitting_clause(self, room: int) -> list[str]:
+        """A later clause of at most `room` words; empty when none is found."""
+        for _ in range(_CLAUSES):
+            before = len(self.spoken), self.related.copy(), self.subject
+            words = self._later_clause()
+            if len(words) <= room:
+                return words
+            del self.spoken[before[0] :]
+            self.related, self.subject = before[1], before[2]
+        return []
 
     def _clause(self) -> list[str]:
         """The first clause."""
@@ -257,7 +271,7 @@ class _Writer:
         said = []
         for name, chance in chances:
             scale = _UNREMARKABLE if name in ("plain", "medium") else 1.0
-            if self.rng.random() < chance * scale:
+            if self.rng.random() < chance * scale * self.brevity:
                 said.append(name)
         return frozenset(said)
 

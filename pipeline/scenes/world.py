@@ -40,7 +40,7 @@ class World:
     # What is said of it.
     captions: int = 5  # captions of an image
     clauses: tuple[float, float, float] = (0.45, 0.4, 0.15)  # weights of 1, 2 and 3 clauses
-    longest: int = 20  # most words of a caption; a clause that goes beyond is left out
+    longest: int = 19  # most words of a caption; a clause that goes beyond is left out
     relations: float = 0.75  # chance that a clause states a relation, else that something is there
     signed: float = 0.5  # share of signed relations (left, right, above, below) among them
     pronouns: float = 0.6  # chance that a later clause points back: it, another, the other one
