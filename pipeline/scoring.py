@@ -199,12 +199,16 @@ def write_per_image(path: Path, evaluation: Evaluation, references: Mapping[str,
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Short names for rows: the file's stem, its folder's name before it where stems clash."""
-    stems = [path.stem for path in paths]
-    if len(set(stems)) == len(stems):
-        return stems
-    longer = [f"{path.resolve().parent.name}/{path.stem}" for path in paths]
-    return longer if len(set(longer)) == len(longer) else [str(path) for path in paths]
+    """Short names for rows: file names without suffix, folders before them where names clash."""
+    whole = [path.resolve() for path in paths]
+    names = [path.name if path.is_dir() else path.stem for path in whole]
+    if len(set(names)) < len(names):
+        names = [f"{path.parent.name}/{name}" for path, name in zip(whole, names, strict=True)]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return names
 
 
 def read_domains(path: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pytest
 
 from evaluate.scores import Scores
 from pipeline.cli import main
+from pipeline.scoring import names_of
 from pipeline.training import train
 from tests.caption.toy import write_toy
 from tests.pipeline.test_train import CPU, quick
@@ -297,6 +298,22 @@ def test_a_trained_run_is_decoded_for_real(
     assert again["corpus"] == pytest.approx(one["corpus"])
     kept = Scores.from_json(Path("real/scores/test.json").read_text())
     assert kept.corpus == pytest.approx(one["corpus"])
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a.json", "sub/b.json"], ["a", "b"]),
+        (["x/test.json", "y/test.json"], ["x/test", "y/test"]),
+        (["net.v1", "net.v2"], ["net.v1", "net.v2"]),  # folders
+        (["a.json", "a.json"], ["a.json (1)", "a.json (2)"]),
+        (["p/x/test.json", "q/x/test.json"], ["p/x/test.json", "q/x/test.json"]),
+    ],
+)
+def test_names_of_rows(paths: list[str], names: list[str]) -> None:
+    for name in ("net.v1", "net.v2"):
+        Path(name).mkdir()
+    assert names_of([Path(path) for path in paths]) == names
 
 
 def test_what_all_sources_share_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
