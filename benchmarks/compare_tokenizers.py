@@ -39,7 +39,9 @@ WORDS = (
     ". , ; : ! - ' \" ` ( ) [ ] { } < > & $ # @ ~ ^ = +"
 ).split()
 GLUE = ["", "", "", ".", ",", "'", "-", "'s", "n't", "/", "&", ":", '"', "\u2019", "\u00a0", "\t"]
-UNICODE = "".join(map(chr, [*range(0xA0, 0x600, 3), *range(0x2000, 0x2100), *range(0x3000, 0x3100)]))
+UNICODE = "".join(
+    map(chr, [*range(0xA0, 0x600, 3), *range(0x2000, 0x2100), *range(0x3000, 0x3100)])
+)
 
 
 def coco_captions() -> list[str]:

@@ -17,7 +17,7 @@ from pipeline.demo import run_demo
     show_default=True,
     help="Folder of everything the demo makes.",
 )
-@click.option("--images", type=click.IntRange(min=20), default=1200, show_default=True)
+@click.option("--images", type=click.IntRange(min=20), default=1000, show_default=True)
 @click.option("--device", default="auto", show_default=True)
 @click.option(
     "-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Override the recipe's settings."

@@ -124,8 +124,7 @@ def _files(folder: RunFolder, images: Path | None) -> dict[str, Path]:
     cache = FeatureCache(folder.features)
     found = {}
     for image in cache.ids:
-        shard, place = cache.place(image)
-        file = Path(shard.file["file"][place].decode("utf-8"))
+        file = Path(cache.read(image, []).file)
         found[image] = images / file.name if images is not None else file
     return found
 
