@@ -175,7 +175,17 @@ def test_the_command_writes_once_and_refuses_other_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "s"
-    call: list[str | Path] = ["scenes", "--out", out, "--images", "6", "--size", "64", "--seed", "2"]
+    call: list[str | Path] = [
+        "scenes",
+        "--out",
+        out,
+        "--images",
+        "6",
+        "--size",
+        "64",
+        "--seed",
+        "2",
+    ]
     assert run(*call, "--sheet", tmp_path / "sheet.png") == 0
     printed = capsys.readouterr().out
     assert f"pipeline extract {out}/images --preset imagenet-regions --boxes {out}/boxes" in printed
