@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.cache import FeatureCache, differences
-from extract.durable import sync_folder
+from extract.durable import sync_folder, temporary_name
 from extract.errors import CacheError
 from extract.records import ImageFeatures
 from extract.shard_writer import write_shard
@@ -40,7 +40,7 @@ def merge(
         for name in caches[0].streams
     }
     _refuse_small_disk(caches, out)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(out, os.getpid())
     try:
         records = _records(owners, on_done)
         write_shard(temporary, meta, dict(sorted(caches[0].streams.items())), totals, records)

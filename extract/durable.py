@@ -35,9 +35,14 @@ def cut_torn_line(path: Path) -> None:
             os.truncate(path, whole)
 
 
-def write_text(path: Path, text: str) -> None:
+def temporary_name(path: Path, mark: object) -> Path:
+    """Where a file is written before it is renamed; `mark` sets writers apart."""
+    return path.with_name(f".{path.name}.{mark}.tmp")
+
+
+def write_text(path: Path, text: str, mark: object) -> None:
     """Write a file whole under a temporary name, then rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path, mark)
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)

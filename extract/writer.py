@@ -22,7 +22,7 @@ from extract.cache_folder import (
     read_journals,
     shard_name,
 )
-from extract.durable import append_line, cut_torn_line, sync_folder, write_text
+from extract.durable import append_line, cut_torn_line, sync_folder, temporary_name, write_text
 from extract.errors import CacheError
 from extract.lock import Lock
 from extract.records import ImageFeatures, Stream, check_record
@@ -30,6 +30,8 @@ from extract.shard import SCHEMA
 from extract.shard_writer import write_shard
 
 log = logging.getLogger(__name__)
+
+MAY_CHANGE = ("versions", "limits")  # what of `meta` may be otherwise when a cache goes on
 
 
 class CacheWriter:
@@ -90,7 +92,7 @@ class CacheWriter:
             self.check(record)
         totals = {name: sum(len(r.streams[name]) for r in records) for name in self.streams}
         name = shard_name(self.rank, self._next)
-        temporary = self.path / f".{name}.tmp"
+        temporary = temporary_name(self.path / name, self.rank)
         try:
             write_shard(temporary, self.meta, self.streams, totals, records)
             with temporary.open("rb") as file:
@@ -129,7 +131,7 @@ class CacheWriter:
         try:
             if kind is None:
                 lines = [json.dumps(f, ensure_ascii=False) + "\n" for f in self._failed.values()]
-                write_text(path, "".join(lines))
+                write_text(path, "".join(lines), self.rank)
         except OSError as problem:
             raise self._unwritable(path, problem) from problem
         finally:
@@ -147,12 +149,12 @@ class CacheWriter:
                     " empty or new folder as --out"
                 )
             content = {"schema": SCHEMA, "streams": streams, "meta": self.meta}
-            write_text(path, json.dumps(content, indent=1, ensure_ascii=False))
+            write_text(path, json.dumps(content, indent=1, ensure_ascii=False), self.rank)
             return
         meta, known = read_description(self.path)
-        versions = [flat(m.get("versions", {})) for m in (meta, self.meta)]
+        versions = [flat({k: m.get(k, {}) for k in MAY_CHANGE}) for m in (meta, self.meta)]
         old, new = (
-            flat({k: v for k, v in m.items() if k != "versions"}) for m in (meta, self.meta)
+            flat({k: v for k, v in m.items() if k not in MAY_CHANGE}) for m in (meta, self.meta)
         )
         old |= flat({"streams": {name: asdict(stream) for name, stream in known.items()}})
         new |= flat({"streams": streams})
@@ -164,7 +166,7 @@ class CacheWriter:
                 "give another --out, or the preset, options and files of the first time"
             )
         for line in differences(*versions):
-            log.warning("%s: goes on with another version (first / now): %s", self.path, line)
+            log.warning("%s: goes on with another value (first / now): %s", self.path, line)
 
     def _mend(self) -> list[JournalLine]:
         """Remove what a kill left and what a user took away; returns the finished shards."""
@@ -185,12 +187,12 @@ class CacheWriter:
             log.warning("%s: making again: %s", self.path, ", ".join(sorted(gone)))
             own = [line for line in own if line.shard not in gone]
             kept = [json.dumps(asdict(line), ensure_ascii=False) + "\n" for line in own]
-            write_text(journal, "".join(kept))
+            write_text(journal, "".join(kept), self.rank)
         named = {line.shard for line in own}
         for path in self.path.glob(f"shard-{self.rank}-*.h5"):
             if path.name not in named:
                 path.unlink()
-        for path in self.path.glob(f".shard-{self.rank}-*.tmp"):
+        for path in self.path.glob(f".*.{self.rank}.tmp"):
             path.unlink()
         lines = [line for line in lines if line.shard not in gone]
         done = {image for line in lines for image in line.ids}
