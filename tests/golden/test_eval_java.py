@@ -1,0 +1,185 @@
+"""METEOR and SPICE against the numbers of the official programs.
+
+METEOR's numbers and SPICE's scoring of given tuples are in the golden folder. SPICE's values of
+the golden captions are the project's own: the official spice-1.0.jar with CoreNLP 3.6.0, the same
+on Java 17, 21 and 25.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluate.corenlp import CODE, CUT_MODELS, find_corenlp
+from evaluate.errors import NotAvailable
+from evaluate.java import find_java, wheel_file
+from evaluate.meteor import Meteor
+from evaluate.spice import KINDS, Spice, SpiceScores, _java_flags
+
+SETS = ("metrics_5", "metrics_200", "metrics_1000")
+SPICE_VALUES = Path(__file__).parents[1] / "evaluate" / "data" / "spice_golden.json"
+_LONG = 400  # characters; a longer caption takes minutes and gigabytes to parse
+_HEAP_MB = 1500
+Captions = tuple[dict[int, list[str]], dict[int, str]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def golden(folder: Path, name: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(gzip.decompress((folder / "eval" / name).read_bytes()))
+    return values
+
+
+def captions(images: list[dict[str, Any]]) -> Captions:
+    """Tokenised captions by position; ids occur twice in some sets."""
+    references = {k: image["refs_tok"] for k, image in enumerate(images)}
+    return references, {k: image["cand_tok"] for k, image in enumerate(images)}
+
+
+@pytest.fixture(scope="module")
+def meteor(golden_dir: Path) -> Iterator[Meteor]:
+    """One process for all sets, told of their words."""
+    texts = []
+    for name in SETS:
+        for image in golden(golden_dir, f"{name}.json.gz")["images"]:
+            texts += [*image["refs_tok"], image["cand_tok"]]
+    with Meteor(texts) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_meteor(golden_dir: Path, meteor: Meteor, name: str) -> None:
+    expected = golden(golden_dir, f"{name}.json.gz")
+    references, candidates = captions(expected["images"])
+    stats = meteor.stats(references, candidates)
+    assert [" ".join(map(str, s)) for s in stats] == expected["meteor_stats"]
+    corpus, per_image = meteor.score(references, candidates)
+    assert per_image == pytest.approx(expected["per_image"]["METEOR"], rel=0, abs=1e-12)
+    assert corpus == pytest.approx(expected["corpus"]["METEOR"], rel=0, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_the_cut_table_gives_the_numbers_of_the_whole(
+    golden_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = golden(golden_dir, "metrics_200.json.gz")
+    monkeypatch.setattr("evaluate.meteor.cut_table", lambda source, base, extra: source)
+    with Meteor(time_limit=300) as whole:
+        stats = whole.stats(*captions(expected["images"]))
+    assert [" ".join(map(str, s)) for s in stats] == expected["meteor_stats"]
+
+
+@pytest.fixture(scope="module")
+def corenlp() -> Path:
+    try:
+        return find_corenlp().code.parent
+    except NotAvailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def scoring_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CoreNLP without a parser: the classes of 3.4.1 are enough to score parsed captions."""
+    folder = tmp_path_factory.mktemp("scoring")
+    shutil.copy(wheel_file("tokenizer/stanford-corenlp-3.4.1.jar"), folder / CODE)
+    with zipfile.ZipFile(folder / CUT_MODELS, "w"):
+        return folder
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="no javac to fill SPICE's cache with")
+def test_spice_of_given_tuples(golden_dir: Path, scoring_half: Path, tmp_path: Path) -> None:
+    """All counts and scores of 140 images, tuples handed over through SPICE's own cache."""
+    images = golden(golden_dir, "spice_stage.json.gz")["images"]
+    references = {
+        i["id"]: [f"reference {k} of {i['id']}" for k in range(len(i["refs"]))] for i in images
+    }
+    candidates = {i["id"]: f"candidate of {i['id']}" for i in images}
+    tuples = {candidates[i["id"]]: i["test"] for i in images}
+    for image in images:
+        tuples |= zip(references[image["id"]], image["refs"], strict=True)
+    spice = Spice(corenlp=scoring_half, cache=tmp_path / "cache", heap=512, time_limit=120)
+    fill_cache(tuples, tmp_path, tmp_path / "cache" / "corenlp-3.6.0")
+    scores = spice.score(references, candidates)
+    assert scores.details == [image["scores"] for image in images]
+    assert scores.per_image == [image["scores"]["All"]["f"] for image in images]
+    expected = golden(golden_dir, "spice_stage.json.gz")["mean_f"]
+    assert scores.corpus == pytest.approx(expected, rel=0, abs=1e-12)
+    for kind in KINDS:
+        known = [i["scores"][kind]["f"] for i in images if i["scores"][kind]["f"] is not None]
+        assert scores.sub[kind] == pytest.approx(sum(known) / len(known), rel=0, abs=1e-12)
+
+
+def fill_cache(tuples: dict[str, Any], work: Path, cache: Path) -> None:
+    """Put captions with their tuples into SPICE's cache, by a few lines of Java."""
+    cache.mkdir(parents=True)
+    (work / "tuples.json").write_text(json.dumps(tuples))
+    source = Path(__file__).parents[1] / "evaluate" / "java" / "FillCache.java"
+    spice = wheel_file("spice/spice-1.0.jar")
+    classpath = f"{work}:{spice}:{wheel_file('spice/lib')}/*"
+    compile_it = ["javac", "--release", "8", "-nowarn", "-cp", classpath, "-d", work, source]
+    subprocess.run(compile_it, check=True, capture_output=True)
+    java = find_java()
+    command = [java.path, *_java_flags(java), "-cp", classpath, "FillCache"]
+    ran = subprocess.run([*command, work / "tuples.json", cache], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def short(images: list[dict[str, Any]]) -> list[int]:
+    """Positions of the images whose captions parse in a moment."""
+    return [
+        k
+        for k, image in enumerate(images)
+        if max(map(len, [image["cand_tok"], *image["refs_tok"]])) <= _LONG
+    ]
+
+
+def check_spice(golden_dir: Path, corenlp: Path, name: str, cache: Path) -> SpiceScores:
+    """Score a set's images without endless captions; compare every count with the stored ones."""
+    raw = (golden_dir / "eval" / f"{name}.json.gz").read_bytes()
+    images = json.loads(gzip.decompress(raw))["images"]
+    expected = json.loads(SPICE_VALUES.read_text())["sets"][f"{name}.json.gz"]
+    assert expected["sha256"] == hashlib.sha256(raw).hexdigest(), "made for another golden file"
+    assert expected["ids"] == [image["id"] for image in images]
+    places = short(images)
+    assert len(places) >= len(images) - 2
+    references, candidates = captions([images[k] for k in places])
+    scores = Spice(corenlp=corenlp, heap=_HEAP_MB, cache=cache).score(references, candidates)
+    counts = [
+        [[d[kind][c] for c in ("tp", "fp", "fn")] for kind in ("All", *KINDS)]
+        for d in scores.details
+    ]
+    assert counts == [expected["counts"][k] for k in places]
+    assert scores.per_image == [expected["f"][k] for k in places]
+    return scores
+
+
+def test_spice(golden_dir: Path, corenlp: Path, tmp_path: Path) -> None:
+    scores = check_spice(golden_dir, corenlp, "metrics_5", tmp_path)
+    expected = json.loads(SPICE_VALUES.read_text())["sets"]["metrics_5.json.gz"]
+    assert scores.corpus == expected["corpus"] and scores.sub == expected["sub"]
+    # Again, from the cache of parsed captions: no model is loaded.
+    (tmp_path / "no-parser").mkdir()
+    shutil.copy(corenlp / CODE, tmp_path / "no-parser" / CODE)
+    with zipfile.ZipFile(tmp_path / "no-parser" / CUT_MODELS, "w"):
+        pass
+    assert check_spice(golden_dir, tmp_path / "no-parser", "metrics_5", tmp_path) == scores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["metrics_200", "metrics_1000"])
+def test_spice_of_many(golden_dir: Path, corenlp: Path, tmp_path: Path, name: str) -> None:
+    check_spice(golden_dir, corenlp, name, tmp_path)
