@@ -12,6 +12,7 @@ import json
 import math
 import os
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,15 +104,20 @@ class DocumentFrequency:
         """
         stored = load_plain(path)
         if not isinstance(stored, dict) or not {"document_frequency", "ref_len"} <= set(stored):
-            found = sorted(map(str, stored)) if isinstance(stored, dict) else type(stored).__name__
+            holds = sorted(map(str, stored)) if isinstance(stored, dict) else type(stored).__name__
             raise EvaluateError(
-                f"{path}: holds {found}, wanted a dict with document_frequency and ref_len"
+                f"{path}: holds {holds}, wanted a dict with document_frequency and ref_len"
             )
         documents = stored["ref_len"]
         if isinstance(documents, bool) or not isinstance(documents, int | float):
             raise EvaluateError(f"{path}: ref_len is {documents!r}, wanted a number of documents")
+        found = stored["document_frequency"]
+        if not isinstance(found, dict):
+            raise EvaluateError(
+                f"{path}: document_frequency is {type(found).__name__}, wanted a dict"
+            )
         counts: dict[str, int] = {}
-        for ngram, count in stored["document_frequency"].items():
+        for ngram, count in found.items():
             counts[_joined(path, ngram)] = _count(path, ngram, count)
         style = TokenStyle(eos=eos, ids=ids, unknown=unknown)
         return cls(counts, documents, document=document, style=style)
@@ -157,31 +163,29 @@ class DocumentFrequency:
     def load(cls, path: Path | str) -> DocumentFrequency:
         """Read a table that `save` wrote. Raises EvaluateError when the file is not one."""
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 meta = json.loads(arrays["meta"].tobytes())
                 text = arrays["ngrams"].tobytes().decode("utf-8", "surrogatepass")
                 counts = arrays["counts"].tolist()
+            if meta["schema"] != _SCHEMA:
+                raise EvaluateError(
+                    f"{path}: schema is {meta['schema']!r}, wanted {_SCHEMA}; {_BUILD_AGAIN}"
+                )
+            return cls(
+                dict(zip(text.split("\n") if counts else [], counts, strict=True)),
+                meta["documents"],
+                document=meta["document"],
+                style=TokenStyle(eos=meta["eos"], ids=meta["ids"], unknown=meta["unknown"]),
+            )
         except OSError as error:
             raise EvaluateError(f"{path}: cannot be read ({error}); {_BUILD_AGAIN}") from error
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (
+            *(ValueError, TypeError, KeyError, AttributeError, EOFError),
+            *(zipfile.BadZipFile, zlib.error),
+        ) as error:
             raise EvaluateError(
                 f"{path}: not a document-frequency table ({error}); {_BUILD_AGAIN}"
             ) from error
-        if meta.get("schema") != _SCHEMA:
-            raise EvaluateError(
-                f"{path}: schema is {meta.get('schema')!r}, wanted {_SCHEMA}; {_BUILD_AGAIN}"
-            )
-        ngrams = text.split("\n") if counts else []
-        if len(ngrams) != len(counts):
-            raise EvaluateError(
-                f"{path}: {len(ngrams)} n-grams but {len(counts)} counts; {_BUILD_AGAIN}"
-            )
-        return cls(
-            dict(zip(ngrams, counts, strict=True)),
-            meta["documents"],
-            document=meta["document"],
-            style=TokenStyle(eos=meta["eos"], ids=meta["ids"], unknown=meta["unknown"]),
-        )
 
     def _meta(self) -> dict[str, Any]:
         return {
@@ -207,6 +211,7 @@ def _joined(path: Path | str, ngram: object) -> str:
 
 
 def _count(path: Path | str, ngram: object, count: object) -> int:
-    if isinstance(count, int | float) and not isinstance(count, bool) and count == int(count) >= 0:
-        return int(count)
+    if isinstance(count, int | float) and not isinstance(count, bool):
+        if count >= 0 and float(count).is_integer():
+            return int(count)
     raise EvaluateError(f"{path}: document_frequency[{ngram!r}] is {count!r}, wanted a count")

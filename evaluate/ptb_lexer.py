@@ -54,7 +54,7 @@ class Text:
             kind, stop = _longest(self.shapes, place)
             if kind is not Kind.NOTHING:
                 found.append(_spelled(kind, self.raw[place:stop]))
-            place = stop
+            place = stop - 1 if kind is Kind.SHARED_STOP else stop
         return found, place
 
 
@@ -74,7 +74,7 @@ def _longest(shapes: str, place: int) -> tuple[Kind, int]:
 
 
 def _spelled(kind: Kind, text: str) -> str:
-    if kind is Kind.WORD:
+    if kind is Kind.WORD or kind is Kind.SHARED_STOP:
         text = text.replace(_SOFT_HYPHEN, "") or "-"
     elif kind is Kind.REMOVED:
         return _PUNCTUATION

@@ -24,6 +24,7 @@ class Kind(Enum):
     NOTHING = "no token"
     REMOVED = "a token of punctuation that captions never keep"
     WORD = "the text without soft hyphens"
+    SHARED_STOP = "the same, but its full stop is read once more"
     TEXT = "the text as it is"
     GLUED = "the text, blanks made unbreakable, round brackets spelled out"
     SMILEY = "the text, round brackets spelled out"
@@ -201,7 +202,7 @@ _TABLE: list[tuple[Kind, str, str, str]] = [
     (Kind.WORD, LETTER, rf"{_ACRONYM}\.", ""),
     (Kind.WORD, LETTER, _ACRONYM, f"[{SPACE_OR_LINE}]"),
     (Kind.WORD, LETTER, _CLOSED, r"[\s\S]{2}"),
-    (Kind.WORD, LETTER, _CLOSED, ""),
+    (Kind.SHARED_STOP, LETTER, _CLOSED, ""),  # wins at the very end of the text only
     (Kind.WORD, LETTER, _OPEN, ""),
     (Kind.WORD, "pP", r"(?i:pt[ey])\.", rf"[{SPACE}](?i:ltd|lim)"),
     (Kind.WORD, LETTER, _BEFORE_NUMBER, rf"[{SPACE_OR_LINE}]?{_D}"),
