@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 # The kinds of tuples that SPICE also scores by themselves, by its own names
 KINDS = ("Object", "Attribute", "Relation", "Color", "Cardinality", "Size")
 _OPENED = ("java.lang", "java.math", "java.util", "java.util.concurrent", "java.net", "java.text")
+_MAIN = ("captionpipeline.Guarded", "edu.anu.spice.SpiceScorer")
 _IMAGES_PER_RUN = 2000  # what a killed run can lose, and how often progress is told
 _CACHE_SCHEMA = f"corenlp-{VERSION}"
 _LAST_LINES = 20
@@ -172,9 +173,10 @@ class Spice:
 
     def _call(self, command: Sequence[str], folder: Path) -> None:
         said = folder / "stderr.txt"
-        quiet = subprocess.DEVNULL
+        pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
         with open(said, "wb") as stderr:
-            popen = start(command, stdin=quiet, stdout=quiet, stderr=stderr, cwd=folder)
+            # The open input keeps the program running, see `java_src/Guarded.java`.
+            popen = start(command, stdin=pipe, stdout=quiet, stderr=stderr, cwd=folder)
         try:
             code = popen.wait(self._time_limit)
             why = f"it ended with {code}" if code else ""
@@ -183,6 +185,8 @@ class Spice:
         finally:
             kill(popen)
             popen.wait()
+            if popen.stdin is not None:
+                popen.stdin.close()
         text = said.read_text("utf-8", "replace")
         if why or _MEMORY.search(text):
             raise _Failed(why or "it ran out of memory", text)
@@ -194,7 +198,7 @@ class Spice:
         # Whatever Java leaves behind (an unpacked library, a crash report) goes with the folder.
         java += [f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder / 'crash.log'}"]
         jars = [JAR, self._jar, *self._libraries, self._corenlp.code, self._corenlp.models]
-        spice = ["edu.anu.spice.SpiceScorer", "captions.json", "-out", "scores.json"]
+        spice = [*_MAIN, "captions.json", "-out", "scores.json"]
         spice += ["-subset", "-silent", "-threads", str(threads)]
         if cache is not None:
             spice += ["-cache", str(cache.resolve())]

@@ -1,1 +1,1 @@
-"""Our own Java: the stand-in for the JavaScript engine that Java 15 removed, and its jar."""
+"""Our own Java beside SPICE: a stand-in for the script engine that Java 15 removed, a guard."""

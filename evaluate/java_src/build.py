@@ -1,4 +1,4 @@
-"""Compile the stand-in for the script engine: `python -m evaluate.java_src.build`.
+"""Compile our own Java to `spice-support.jar`: `python -m evaluate.java_src.build`.
 
 Needs a JDK's `javac`; the classes run on Java 8 and later. The jar is the same byte for byte
 whenever the compiler is the same.
@@ -11,18 +11,18 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("JsonEngineFactory.java")
-JAR = Path(__file__).with_name("json-engine.jar")
+SOURCES = sorted(Path(__file__).parent.glob("*.java"))
+JAR = Path(__file__).with_name("spice-support.jar")
 _SERVICE = "META-INF/services/javax.script.ScriptEngineFactory"
 _PROVIDER = "captionpipeline.JsonEngineFactory\n"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 def build(jar: Path, javac: str = "javac") -> None:
-    """Compile the source and write the jar; raises CalledProcessError with javac's words."""
+    """Compile the sources and write the jar; raises CalledProcessError with javac's words."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--release", "8", "-Xlint:-options", "-g:none", "-d", folder]
-        subprocess.run([javac, *options, str(SOURCE)], check=True, capture_output=True, text=True)
+        subprocess.run([javac, *options, *map(str, SOURCES)], check=True, capture_output=True)
         contents = {_SERVICE: _PROVIDER.encode()}
         for path in sorted(Path(folder).rglob("*.class")):
             contents[path.relative_to(folder).as_posix()] = path.read_bytes()

@@ -54,3 +54,25 @@ def test_one_script_is_known_and_others_refused(tmp_path: Path) -> None:
         text=True,
     )
     assert ran.stdout.splitlines() == ['{"a": [1, null]}', "refused", "refused"]
+
+
+@needs_javac
+def test_a_guarded_program_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    source = tmp_path / "Sleeper.java"
+    source.write_text(
+        "public class Sleeper { public static void main(String[] a) throws Exception {"
+        ' System.out.println(a[0]); if (a[0].equals("long")) Thread.sleep(60_000);'
+        ' if (a[0].equals("bad")) throw new IllegalStateException("its own error"); } }'
+    )
+    subprocess.run(["javac", "--release", "8", "-nowarn", "-d", tmp_path, source], check=True)
+    command = [find_java().path, "-cp", f"{JAR}:{tmp_path}", "captionpipeline.Guarded", "Sleeper"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "long"], stdin=pipe, stdout=pipe) as popen:
+        assert popen.stdout is not None and popen.stdin is not None
+        assert popen.stdout.readline().strip() == b"long" and popen.poll() is None
+        popen.stdin.close()  # as when the starter dies
+        assert popen.wait(30) == 143
+    for word, code, said in (("short", 0, ""), ("bad", 1, "its own error")):
+        with subprocess.Popen([*command, word], stdin=pipe, stdout=pipe, stderr=pipe) as popen:
+            assert popen.wait(30) == code
+            assert popen.stderr is not None and said in popen.stderr.read().decode()
