@@ -7,7 +7,7 @@ caption, so that no single string is right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,7 +44,7 @@ _ENDED = 0.3  # chance that a texture stands after the noun
 # how much rather a relation is told than another
 _TELLING = {"inside": 6.0, "between": 2.0, "far from": 0.5, "bigger than": 0.5}
 _ATTEMPTS = 4  # to write a caption that the scene does not have yet
-_CLAUSES = 12  # to write a further clause that fits
+_CLAUSES = 12  # to write a clause that fits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,19 +116,22 @@ class _Writer:
         chances = np.array(self.world.clauses) / sum(self.world.clauses)  # (3,)
         later = int(self.rng.choice(3, p=chances))
         self.brevity = _BREVITY[later]
-        words = self._clause()
+        words = self._that_fits(self._clause, self.world.longest)
+        if not words:
+            place = self._pick(self.sayable)
+            words = self._existence(place, OPENERS_OF_ONE, OPENERS_OF_MANY)
         for _ in range(later):
-            more = self._fitting_clause(self.world.longest - len(words))
+            more = self._that_fits(self._later_clause, self.world.longest - len(words))
             if not more:
                 break
             words += more
         return words
 
-    def _fitting_clause(self, room: int) -> list[str]:
-        """A later clause of at most `room` words; empty when none is found."""
+    def _that_fits(self, clause: Callable[[], list[str]], room: int) -> list[str]:
+        """A clause of at most `room` words; empty when none is found."""
         for _ in range(_CLAUSES):
             before = len(self.spoken), self.related.copy(), self.subject
-            words = self._later_clause()
+            words = clause()
             if len(words) <= room:
                 return words
             del self.spoken[before[0] :]

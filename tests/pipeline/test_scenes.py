@@ -292,6 +292,12 @@ def test_dials_turn_what_they_name() -> None:
     assert dark == {(1.0, 1.0, 1.0)}
 
 
+def test_no_caption_is_longer_than_the_dial() -> None:
+    world = World(longest=16, clauses=(0, 0, 1), synonyms=0.5, attributes=(1, 1, 1))
+    drawn = [draw_scene(6, index, world) for index in range(30)]
+    assert max(len(words_of(c)) for scene in drawn for c in captions_of(scene, world)) == 16
+
+
 @pytest.mark.parametrize(
     ("dials", "complaint"),
     [
