@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ from torch import Tensor, nn
 
 from extract.errors import ExtractError
 
-STRIDES = {"s8": 8, "s16": 16, "s32": 32, "head": 32}
-WIDTHS = {"s8": 40, "s16": 112, "s32": 320, "head": 1280}
+# s8 s16 s32: ends of stages, narrow and linear; x8 x16: the first expansions behind them, wide and
+# with their activation; head: what the classifier averages
+STRIDES = {"s8": 8, "x8": 8, "s16": 16, "x16": 16, "s32": 32, "head": 32}
+WIDTHS = {"s8": 40, "x8": 240, "s16": 112, "x16": 672, "s32": 320, "head": 1280}
 _STAGES = {2: "s8", 4: "s16", 6: "s32"}  # stage of timm's network -> map
+_EXPANSIONS = {2: "x8", 4: "x16"}
 _OUTER = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
 _OUTER["_fc"] = "classifier"
 _EXPANDED = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw"}
@@ -60,15 +64,19 @@ class EfficientNetLite0(nn.Module):
         self.network.load_state_dict(self._weights())
         self.eval()
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """(B, 3, S, S) -> maps `s8`, `s16`, `s32`, `head` of (B, C, S / stride, S / stride)."""
+    def forward(self, images: Tensor, levels: Collection[str] = STRIDES) -> dict[str, Tensor]:
+        """(B, 3, S, S) -> the maps asked for, (B, C, S / stride, S / stride) each."""
         network, maps = self.network, {}
         x = network.bn1(network.conv_stem(images))
         for number, stage in enumerate(network.blocks):
             x = stage(x)
-            if number in _STAGES:
+            if _STAGES.get(number) in levels:
                 maps[_STAGES[number]] = x
-        maps["head"] = network.bn2(network.conv_head(x))
+            if _EXPANSIONS.get(number) in levels:
+                block = network.blocks[number + 1][0]
+                maps[_EXPANSIONS[number]] = block.bn1(block.conv_pw(x))
+        if "head" in levels:
+            maps["head"] = network.bn2(network.conv_head(x))
         return maps
 
     def classify(self, images: Tensor) -> Tensor:
