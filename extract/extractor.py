@@ -6,7 +6,7 @@ Legend: B images of a batch, S side of the input, C channels, h w a map's height
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -60,9 +60,12 @@ class Extractor:
         network = EfficientNetLite0().to(self.device)
         self.network = network.to(memory_format=torch.channels_last)
         self.streams: dict[str, Stream] = {}
+        self._levels: set[str] = set()  # maps that the streams are made from
         if preset.grids:
+            self._levels.add("head")
             self.streams["grids"] = Stream(WIDTHS["head"], preset.dtype)
         if boxes is not None:
+            self._levels.update(preset.levels)
             self.streams["regions"] = Stream(sum(WIDTHS[k] for k in preset.levels), preset.dtype)
 
     @property
@@ -73,7 +76,11 @@ class Extractor:
             "preset": self.name,
             "settings": self.preset.settings(),
             "weights": {"file": path.name, "sha256": sha256_of(path)},
-            "versions": {k: version(k) for k in ("torch", "torchvision", "timm", "pillow")},
+            "limits": asdict(self.preset.limits),
+            "versions": {
+                **{k: version(k) for k in ("torch", "torchvision", "timm", "pillow")},
+                "device": self.device.type,
+            },
         }
         if self.boxes is not None:
             meta["boxes"] = {"file": self.boxes.path.name, "sha256": self.boxes.sha256}
@@ -82,14 +89,14 @@ class Extractor:
     def prepare(self, source: Source) -> Prepared:
         """Read and resize one image; safe in threads. Raises ImageError."""
         preset = self.preset
-        image = read_image(source.path, preset.images)
+        image = read_image(source.path, preset.images, preset.limits)
         boxes, extras = None, None
         if self.boxes is not None:
             boxes, extras = self.boxes.of(source.image_id, source.path, image.width, image.height)
         resized = Image.fromarray(image.pixels).resize(
             (preset.size, preset.size), _FILTERS[preset.interpolation]
         )
-        values = np.asarray(resized, dtype=np.float32) / np.float32(255)  # (S, S, 3)
+        values = np.asarray(resized, dtype=np.float32)  # (S, S, 3)
         mean, std = np.array(preset.mean, np.float32), np.array(preset.std, np.float32)  # (3,)
         values = (values - mean) / std
         return Prepared(
@@ -116,7 +123,7 @@ class Extractor:
             enabled=True, benchmark=False, deterministic=True, allow_tf32=False
         )
         with exact:
-            maps = self.network(batch)
+            maps = self.network(batch, self._levels)
         return [self._features(image, maps, place) for place, image in enumerate(images)]
 
     def _features(self, image: Prepared, maps: dict[str, Tensor], place: int) -> ImageFeatures:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from extract.errors import ImageError
+from extract.errors import ExtractError, ImageError
 
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 _TURNS = {  # EXIF orientation -> what stands the picture up
@@ -35,17 +35,37 @@ _FORMATS = {  # how files of some formats begin
     b"MM\x00*": "TIFF",
 }
 _ALPHA_MODES = ("RGBA", "LA", "PA", "La", "RGBa")
+# what Pillow may open; not PostScript and the like, which start other programs
+_OPENED = ("JPEG", "PNG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000", "ICO")
+_MOST_PIXELS = 2 * 89_478_485  # Pillow opens nothing larger
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRules:
-    """Which images are taken and how they become plain RGB; a preset records them."""
+    """How an image becomes plain RGB; colour profiles are not applied."""
 
     background: tuple[int, int, int] = (255, 255, 255)  # under transparent pixels
     exif_turn: bool = True  # stand the picture up as its orientation tag says
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLimits:
+    """Which images are taken; they do not alter the features of those that are."""
+
     min_side: int = 8  # pixels
     max_pixels: int = 100_000_000
-    max_aspect: float = 50.0  # longer side over shorter side
+    max_aspect: float = 12.0  # longer side over shorter side
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_pixels <= _MOST_PIXELS:
+            raise ExtractError(
+                f"limits.max_pixels is {self.max_pixels}, wanted 1 to {_MOST_PIXELS}"
+            )
+        if self.min_side < 1 or self.max_aspect < 1:
+            raise ExtractError(
+                f"limits.min_side is {self.min_side} and limits.max_aspect {self.max_aspect},"
+                " wanted 1 or more"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +79,7 @@ class UprightImage:
     turned: bool  # whether an orientation tag was applied
 
 
-def read_image(path: Path, rules: ImageRules) -> UprightImage:
+def read_image(path: Path, rules: ImageRules, limits: ImageLimits) -> UprightImage:
     """Read an image file. Raises ImageError with one of these reasons:
 
     missing, unreadable, empty-file, not-an-image, needs-heic, truncated, corrupt, too-small,
@@ -69,8 +89,8 @@ def read_image(path: Path, rules: ImageRules) -> UprightImage:
     """
     head = _head(path)
     try:
-        with Image.open(path) as image:
-            _check_size(path, image.size, rules)
+        with Image.open(path, formats=_formats()) as image:
+            _check_size(path, image.size, limits)
             mode = image.mode
             image.load()
             turned = _upright(image) if rules.exif_turn else image
@@ -100,7 +120,7 @@ def read_image(path: Path, rules: ImageRules) -> UprightImage:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Without Pillow's warnings: of large images, where `ImageRules` decide, and broken tags.
+    """Without Pillow's warnings: of large images, where `ImageLimits` decide, and broken tags.
 
     Filters of warnings belong to the whole process, so this goes around threads, not into them.
     """
@@ -127,16 +147,16 @@ def _head(path: Path) -> bytes:
     return head
 
 
-def _check_size(path: Path, size: tuple[int, int], rules: ImageRules) -> None:
+def _check_size(path: Path, size: tuple[int, int], limits: ImageLimits) -> None:
     width, height = size
-    if width * height > rules.max_pixels:
-        wanted = f"wanted at most {rules.max_pixels:,} pixels (-o images.max_pixels=...)"
+    if width * height > limits.max_pixels:
+        wanted = f"wanted at most {limits.max_pixels:,} pixels (-o limits.max_pixels=...)"
         raise ImageError(path, "too-large", f"{width} x {height}, {wanted}")
-    if min(size) < rules.min_side:
-        wanted = f"wanted sides of {rules.min_side} pixels or more (-o images.min_side=...)"
+    if min(size) < limits.min_side:
+        wanted = f"wanted sides of {limits.min_side} pixels or more (-o limits.min_side=...)"
         raise ImageError(path, "too-small", f"{width} x {height}, {wanted}")
-    if max(size) > rules.max_aspect * min(size):
-        wanted = f"wanted at most {rules.max_aspect:g} to 1 (-o images.max_aspect=...)"
+    if max(size) > limits.max_aspect * min(size):
+        wanted = f"wanted at most {limits.max_aspect:g} to 1 (-o limits.max_aspect=...)"
         raise ImageError(path, "absurd-shape", f"{width} x {height}, {wanted}")
 
 
@@ -180,6 +200,10 @@ def _unidentified(path: Path, head: bytes) -> ImageError:
     if start.startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
         return ImageError(path, "not-an-image", "a web page saved under an image's name")
     return ImageError(path, "not-an-image", f"no known image format, begins {head[:8]!r}")
+
+
+def _formats() -> tuple[str, ...]:
+    return (*_OPENED, "HEIF") if _heic_plugin() else _OPENED
 
 
 @cache

