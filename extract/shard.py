@@ -3,8 +3,8 @@
 The tree (n images, N rows in all, D width of the stream):
 
     /                 attributes: schema, meta (JSON), checksum (CRC-32 of meta)
-    image_id   (n,)   UTF-8
-    file       (n,)   UTF-8, where the image was read from
+    image_id   (n,)   UTF-8 of a fixed length
+    file       (n,)   UTF-8 of a fixed length, where the image was read from
     size       (n, 2) int32, width and height of the upright original in pixels
     checksum   (n,)   uint32, CRC-32 of the image's names, size, shapes and extras
     STREAM/rows       (N, D) float16 or float32
@@ -221,9 +221,10 @@ def read_tables(path: Path) -> Tables:
 def _tables(file: h5py.File) -> Tables:
     """Read and check; raises ValueError and whatever h5py raises on a broken file."""
     text = file.attrs["meta"]
-    meta = json.loads(text)
+    data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+    meta = json.loads(data)
     kept = file.attrs.get("checksum")
-    sound = None if kept is None else bool(zlib.crc32(text.encode("utf-8")) == kept)
+    sound = None if kept is None else bool(zlib.crc32(data) == kept)
     ids = [name.decode("utf-8") for name in file["image_id"][:]]
     files = [name.decode("utf-8") for name in file["file"][:]]
     sizes, count = file["size"][:], len(ids)

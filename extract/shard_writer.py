@@ -30,14 +30,15 @@ def write_shard(
     rows as the first does (boxes, grid shape, extras); else CacheError. OSError when the disk is
     full. The bytes depend on the arguments only.
 
-    h5py writes through a Python file because HDF5's own one crashes when a disk fills up.
+    h5py writes through a Python file because HDF5's own one crashes when a disk fills up. Strings
+    have a fixed length because HDF5 may read for ever where one of variable length was damaged.
     """
     with path.open("w+b") as raw:
         with h5py.File(raw, "w", libver="latest") as file:
-            text = json.dumps(dict(meta), ensure_ascii=False)
+            text = json.dumps(dict(meta)).encode("ascii")
             file.attrs["schema"] = SCHEMA
-            file.attrs["meta"] = text
-            file.attrs["checksum"] = np.uint32(zlib.crc32(text.encode("utf-8")))
+            file.attrs["meta"] = np.bytes_(text)
+            file.attrs["checksum"] = np.uint32(zlib.crc32(text))
             _write_records(file, streams, totals, records)
         raw.flush()
         os.fsync(raw.fileno())
@@ -71,9 +72,8 @@ def _write_records(
         facts.append(facts_checksum(record))
         record.streams, record.boxes, record.extras = {}, {}, {}
         heads.append(record)
-    kind = h5py.string_dtype()
-    file.create_dataset("image_id", data=[head.image_id for head in heads], dtype=kind)
-    file.create_dataset("file", data=[head.file for head in heads], dtype=kind)
+    _write_strings(file, "image_id", [head.image_id for head in heads])
+    _write_strings(file, "file", [head.file for head in heads])
     sizes = np.array([(head.width, head.height) for head in heads], dtype=np.int32)  # (n, 2)
     file.create_dataset("size", data=sizes)
     file.create_dataset("checksum", data=np.array(facts, dtype=np.uint32))  # (n,)
@@ -84,6 +84,12 @@ def _write_records(
         if name in heads[0].grid_shape:
             shapes = np.array([head.grid_shape[name] for head in heads], dtype=np.int32)  # (n, 2)
             group.create_dataset("grid_shape", data=shapes)
+
+
+def _write_strings(file: h5py.File, name: str, texts: Sequence[str]) -> None:
+    data = [text.encode("utf-8") for text in texts]
+    length = max(1, *map(len, data))
+    file.create_dataset(name, data=data, dtype=h5py.string_dtype("utf-8", length))  # (n,)
 
 
 def _as_stored(record: ImageFeatures, streams: Mapping[str, Stream]) -> ImageFeatures:
