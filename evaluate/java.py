@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,10 @@ _CGROUP_LIMITS = (  # version 2, version 1
 
 # Decimal points and files in UTF-8, whatever the machine's locale
 ENGLISH = ("-Duser.language=en", "-Duser.country=US", "-Dfile.encoding=UTF-8")
+
+
+_started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+_stopped: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -134,11 +139,13 @@ def start(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
     Raises EvaluateError when the program cannot be started.
     """
     try:
-        return subprocess.Popen(
+        popen = subprocess.Popen(
             command, env=environment(), start_new_session=os.name == "posix", **streams
         )
     except OSError as error:
         raise EvaluateError(f"{command[0]} does not start: {error}") from error
+    _started.add(popen)
+    return popen
 
 
 def kill(popen: subprocess.Popen[bytes]) -> None:
@@ -150,6 +157,22 @@ def kill(popen: subprocess.Popen[bytes]) -> None:
         os.killpg(popen.pid, signal.SIGKILL)
     except ProcessLookupError:
         log.debug("process %d has ended", popen.pid)
+
+
+def stop_all() -> None:
+    """End every running program for good: another thread that waits for one gets an error.
+
+    For an interrupted caller; being in sessions of their own, the programs know nothing of it.
+    """
+    for popen in list(_started):
+        if popen.poll() is None:
+            _stopped.add(popen)
+            kill(popen)
+
+
+def was_stopped(popen: subprocess.Popen[bytes]) -> bool:
+    """Whether `stop_all` ended this program, which is then not to be started again."""
+    return popen in _stopped
 
 
 def environment() -> dict[str, str]:

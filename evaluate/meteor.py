@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from evaluate.errors import EvaluateError
-from evaluate.java import ENGLISH, Java, find_java, kill, start, wheel_file
+from evaluate.java import ENGLISH, Java, find_java, kill, start, was_stopped, wheel_file
 from evaluate.pairs import Id, paired
 from evaluate.paraphrases import cut_table, meteor_words
 
@@ -130,8 +130,11 @@ class Meteor:
         try:
             return self._running().ask(lines, self._time_limit)
         except _Died as error:
-            log.warning("METEOR is started again: %s", error)
+            stopped = self._process is not None and self._process.was_stopped()
             self.close()
+            if stopped:
+                raise EvaluateError("METEOR was stopped") from error
+            log.warning("METEOR is started again: %s", error)
         try:
             return self._running().ask(lines, self._time_limit)
         except _Died as error:
@@ -191,6 +194,10 @@ class _Process:
             raise _Died(self._why(why)) from error
         finally:
             watch.cancel()
+
+    def was_stopped(self) -> bool:
+        """Whether it was ended on purpose."""
+        return was_stopped(self._popen)
 
     def _give_up(self, late: threading.Event) -> None:
         late.set()

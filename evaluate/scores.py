@@ -22,6 +22,7 @@ import numpy as np
 from evaluate.bleu import ORDERS, bleu_counts, bleu_of_counts
 from evaluate.cider import DocumentFrequency, cider_d, cider_warnings
 from evaluate.errors import EvaluateError
+from evaluate.java import stop_all
 from evaluate.java_tokenizer import java_tokenize
 from evaluate.meteor import Meteor, Stats, additive_stats, meteor_score
 from evaluate.nocaps import domain_scores
@@ -198,8 +199,12 @@ class Scorer(Generic[Image]):
                 )
                 if metric in self.metrics
             }
-            scores = self._python_metrics(candidates)
-            self._collect(scores, jobs)
+            try:
+                scores = self._python_metrics(candidates)
+                self._collect(scores, jobs)
+            except BaseException:
+                stop_all()  # or the pool would wait for them to end
+                raise
         if domains is not None:
             scores.domains.update(
                 domain_scores(scores.summed(), self.references, candidates, domains, self.table)

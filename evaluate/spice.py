@@ -22,7 +22,7 @@ from typing import Any
 
 from evaluate.corenlp import VERSION, find_corenlp
 from evaluate.errors import EvaluateError
-from evaluate.java import ENGLISH, Java, find_java, heap_mb, kill, start, wheel_file
+from evaluate.java import ENGLISH, Java, find_java, heap_mb, kill, start, was_stopped, wheel_file
 from evaluate.java_src.build import JAR
 from evaluate.pairs import Id, Pair, paired
 from evaluate.paths import cache_dir
@@ -187,6 +187,8 @@ class Spice:
             popen.wait()
             if popen.stdin is not None:
                 popen.stdin.close()
+        if was_stopped(popen):
+            raise EvaluateError("SPICE was stopped")
         text = said.read_text("utf-8", "replace")
         if why or _MEMORY.search(text):
             raise _Failed(why or "it ran out of memory", text)

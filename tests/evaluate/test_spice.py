@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from evaluate import spice as spice_module
 from evaluate.corenlp import CODE, CUT_MODELS, MODEL_FILES, find_corenlp
 from evaluate.errors import EvaluateError, NotAvailable
-from evaluate.java import Java
+from evaluate.java import Java, stop_all
 from evaluate.spice import KINDS, Spice, summary
 
 REFERENCES = {"b": ["a brown dog runs on grass"], "a": ["two cats", "a small cat sleeps"]}
@@ -177,6 +178,16 @@ def test_time_limit_ends_all_of_it(tmp_path: Path, jars: Path) -> None:
     with pytest.raises(EvaluateError, match="no answer within 0.3 s"):
         spice.score(REFERENCES, CANDIDATES)
     assert time.monotonic() - started < 10
+
+
+def test_stopped_is_not_started_again(tmp_path: Path, jars: Path) -> None:
+    """As when a caller in another thread is interrupted."""
+    spice = Spice(corenlp=jars, java=fake_java(tmp_path, "sleep 60"))
+    timer = threading.Timer(0.5, stop_all)
+    timer.start()
+    with pytest.raises(EvaluateError, match="SPICE was stopped"):
+        spice.score(REFERENCES, CANDIDATES)
+    assert len(calls(tmp_path)) == 1
 
 
 def test_an_answer_for_other_images_is_refused(tmp_path: Path, jars: Path) -> None:
