@@ -24,6 +24,7 @@ from evaluate.errors import NotAvailable
 from evaluate.java import find_java, wheel_file
 from evaluate.meteor import Meteor
 from evaluate.spice import KINDS, Spice, SpiceScores, _java_flags
+from evaluate.tokenizer import ptb_tokenize
 
 SETS = ("metrics_5", "metrics_200", "metrics_1000")
 SPICE_VALUES = Path(__file__).parents[1] / "evaluate" / "data" / "spice_golden.json"
@@ -183,3 +184,18 @@ def test_spice(golden_dir: Path, corenlp: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["metrics_200", "metrics_1000"])
 def test_spice_of_many(golden_dir: Path, corenlp: Path, tmp_path: Path, name: str) -> None:
     check_spice(golden_dir, corenlp, name, tmp_path)
+
+
+@pytest.mark.slow
+def test_spice_of_flickr8k(shared_dir: Path, corenlp: Path, tmp_path: Path) -> None:
+    """One human caption against the other four of each image."""
+    raw = (shared_dir / "data" / "flickr8k_mini" / "dataset_flickr8k_mini.json").read_bytes()
+    expected = json.loads(SPICE_VALUES.with_name("spice_flickr8k_mini.json").read_text())
+    assert expected["sha256"] == hashlib.sha256(raw).hexdigest(), "made for another file"
+    images = [i for i in json.loads(raw)["images"] if i["split"] == "test"][: len(expected["f"])]
+    texts = {i["filename"]: ptb_tokenize([s["raw"] for s in i["sentences"]]) for i in images}
+    scores = Spice(corenlp=corenlp, heap=_HEAP_MB, cache=tmp_path).score(
+        {i: t[1:] for i, t in texts.items()}, {i: t[0] for i, t in texts.items()}
+    )
+    assert dict(zip(texts, scores.per_image, strict=True)) == expected["f"]
+    assert scores.corpus == expected["corpus"] and scores.sub == expected["sub"]
