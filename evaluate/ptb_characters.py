@@ -1,7 +1,7 @@
 """Characters as the tokenizer's rules see them: one stand-in for all that are treated alike.
 
-The sets were found by trying every character up to U+FFFF on the official program (its tables
-are of an older Unicode than Python's). Characters in none of them make no token; those beyond
+The sets are facts about the official program (of an older Unicode than Python's), checked by
+trying every character up to U+FFFF on it. Characters in none of them make no token; those beyond
 U+FFFF are two code units each, of that sort.
 """
 
@@ -43,7 +43,8 @@ class _Shapes(dict[int, str]):
     """Code point -> stand-in, worked out when first met."""
 
     def __init__(self) -> None:
-        stored = json.loads(resources.files("evaluate").joinpath("ptb_characters.json").read_text())
+        path = resources.files("evaluate").joinpath("ptb_characters.json")
+        stored = json.loads(path.read_text(encoding="utf-8"))
         ranges = []
         for name, lines in stored.items():
             for span in " ".join(lines).split():

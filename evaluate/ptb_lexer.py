@@ -16,9 +16,7 @@ _BRACKETS = {
     "}": "-rcb-",
 }
 _FRACTIONS = {"\u00bc": "1/4", "\u00bd": "1/2", "\u00be": "3/4", "\u2153": "1/3", "\u2154": "2/3"}
-_MONEY = {"\u00a2": "cents", "\u00a3": "#", "\u00a4": "$", "\u0080": "$", "\u20a0": "$"} | {
-    "\u20ac": "$"
-}
+_MONEY = {"\u00a2": "cents", "\u00a3": "#", **dict.fromkeys("\u00a4\u0080\u20a0\u20ac", "$")}
 _PLAIN_QUOTES = {
     **dict.fromkeys("\u0091\u2018\u201b\u2039", "`"),
     **dict.fromkeys("\u0092\u2019\u203a", "'"),

@@ -1,7 +1,7 @@
 """Words that the official tokenizer (CoreNLP 3.4.1 PTBTokenizer) treats by name.
 
-Found by trying strings on the official program. Each list is blank-separated alternatives of
-regular expressions that match in any case; `ARK` style lists need a capital first letter.
+Facts about that program, found by trying strings on it. Each list is of blank-separated regular
+expressions that match in any case, but for the first letter where a comment says so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ CLOSED_ABBREVIATIONS = """
     inc cos? corp ltd plc bancorp bhd assn univ intl sys
     jr sr bros blvd rd esq etc al seq ext est bldg rt sq tel
 """
+# The same, with a capital first letter only.
 CLOSED_CAPITALISED = "Az Ark Del Ill La Mass Miss Ore Pa Tex Wash"
 
 # Keep their full stop whatever follows, unless a longer word goes on behind it.

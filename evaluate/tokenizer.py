@@ -47,7 +47,9 @@ _pieces = _Pieces()
 def ptb_tokenize(captions: Sequence[str]) -> list[str]:
     """The tokens of each caption, lower-cased and joined by one blank; may be empty.
 
-    Line breaks of every kind count as blanks. Any Unicode text is accepted.
+    Line breaks of every kind count as blanks, and any Unicode text is accepted. One difference is
+    meant: no token runs on into the next caption, as a tag with an open quotation mark does in the
+    official program.
     """
     tokenized = []
     last = len(captions) - 1
