@@ -18,7 +18,7 @@ from caption.data import read_captions
 from evaluate.scores import Scores
 from extract.cache import FeatureCache, flat
 from extract.errors import ExtractError
-from extract.images import ImageRules, read_image
+from extract.images import ImageLimits, ImageRules, read_image
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.report.curves import charts, read_metrics
@@ -133,7 +133,7 @@ def _thumbnail(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        pixels = read_image(path, ImageRules()).pixels
+        pixels = read_image(path, ImageRules(), ImageLimits()).pixels
     except ExtractError:
         return None
     picture = Image.fromarray(pixels)
