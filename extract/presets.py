@@ -58,9 +58,14 @@ def get(name: str) -> Preset:
 def from_settings(settings: Mapping[str, Any]) -> Preset:
     """The preset behind a cache's settings. Raises ExtractError on settings it does not know."""
     known = {f.name for f in fields(Preset)}
+    rule_names = {f.name for f in fields(ImageRules)}
     unknown = [key for key in settings if key not in known]
+    unknown += [f"images.{k}" for k in settings.get("images", {}) if k not in rule_names]
     if unknown:
-        raise ExtractError(f"the cache has settings that this version does not know: {unknown}")
+        raise ExtractError(
+            "the cache has settings that this version does not know:"
+            f" {', '.join(unknown)}; make it again with pipeline extract"
+        )
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
     }

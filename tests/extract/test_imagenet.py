@@ -104,6 +104,8 @@ def test_unknown_presets_and_settings() -> None:
         presets.get("imagenet-gird")
     with pytest.raises(ExtractError, match="colour"):
         presets.from_settings({"colour": 1})
+    with pytest.raises(ExtractError, match=r"images\.min_side; make it again"):
+        presets.from_settings({"images": {"min_side": 8}})
 
 
 def test_cells_tile_the_original() -> None:
