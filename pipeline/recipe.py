@@ -159,7 +159,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return from_mapping(hint, value, where)  # type: ignore[arg-type]
     if origin is tuple:
         kinds = get_args(hint)
-        items = value if isinstance(value, list | tuple) else [value]
+        items = _items(value)
         inner = [kinds[0]] * len(items) if kinds[-1] is Ellipsis else list(kinds)
         if len(inner) != len(items):
             raise PipelineError(f"{where} is {value!r}, wanted {len(inner)} values")
@@ -178,6 +178,16 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         name = getattr(plain, "__name__", str(plain))
         raise PipelineError(f"{where} is {value!r}, wanted a value of type {name}")
     return value
+
+
+def _items(value: Any) -> Any:
+    """The items of a list; `2,6` on a command line is one too, without the brackets."""
+    if isinstance(value, str) and "," in value:
+        try:
+            return yaml.safe_load(f"[{value}]")
+        except yaml.YAMLError:
+            return [value]
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _copied(value: Any) -> Any:

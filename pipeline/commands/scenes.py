@@ -23,7 +23,9 @@ def _shares(ctx: click.Context, option: click.Parameter, value: str) -> tuple[fl
     except ValueError:
         shares = ()
     if len(shares) != len(SPLITS):
-        raise click.BadParameter(f"{value!r} given, wanted three shares such as 0.8/0.1/0.1")
+        raise click.BadParameter(
+            f"{value!r} given, wanted three shares or counts such as 0.8/0.1/0.1"
+        )
     return shares
 
 
@@ -40,7 +42,7 @@ def _shares(ctx: click.Context, option: click.Parameter, value: str) -> tuple[fl
     default="/".join(map(str, DEFAULT_SHARES)),
     show_default=True,
     callback=_shares,
-    help="Shares of train/val/test.",
+    help="Shares or numbers of train/val/test.",
 )
 @click.option("--sheet", type=click.Path(dir_okay=False, path_type=Path), help="Contact sheet PNG.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
@@ -58,7 +60,7 @@ def command(
 
     \b
     pipeline scenes --out scenes
-    pipeline scenes --out signed --images 3000 -o signed=1 -o objects=[2,6]
+    pipeline scenes --out signed --images 3000 -o signed=1 -o objects=2,6
 
     The same call again does no work. The dials are listed in docs/scenes.md and in the
     folder's world.json.

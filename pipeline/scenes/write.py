@@ -69,7 +69,8 @@ def write_scenes(
 ) -> Summary:
     """Write `images` scenes of `size` x `size` pixels into `out`; nothing if they are there.
 
-    `splits` are the shares of train, val and test; `on_done` hears of every finished image.
+    `splits` are the shares of train, val and test, or how many images each has; `on_done` hears
+    of every finished image.
     Raises PipelineError for values out of range, and when the folder holds scenes of other
     settings, naming the differences.
     """
@@ -146,8 +147,13 @@ def _checked(images: int, seed: int, size: int, splits: Sequence[float]) -> tupl
     shares = tuple(float(share) for share in splits)
     if len(shares) != len(SPLITS) or not all(0 <= share < math.inf for share in shares):
         raise PipelineError(f"splits is {shares}, wanted three shares: train, val, test")
+    if sum(shares) == images and all(share.is_integer() for share in shares):
+        return tuple(share / images for share in shares)
     if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
-        raise PipelineError(f"splits is {shares} with the sum {sum(shares):g}, wanted the sum 1")
+        raise PipelineError(
+            f"splits is {shares} with the sum {sum(shares):g}, wanted shares with the sum 1 or"
+            f" counts with the sum of the images, {images}"
+        )
     return shares
 
 

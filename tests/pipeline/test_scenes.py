@@ -313,3 +313,9 @@ def test_no_caption_is_longer_than_the_dial() -> None:
 def test_wrong_dials_are_named(dials: list[str], complaint: str) -> None:
     with pytest.raises(PipelineError, match=complaint):
         override(DEFAULT, dials)
+
+
+def test_lists_need_no_brackets() -> None:
+    turned = override(DEFAULT, ["objects=3,6", "held_out=star,moon", "clauses=1,0,0"])
+    assert turned == World(objects=(3, 6), held_out=("star", "moon"), clauses=(1.0, 0.0, 0.0))
+    assert override(DEFAULT, ["objects=[3,6]", "held_out=star"]).held_out == ("star",)

@@ -168,6 +168,12 @@ def test_splits_are_disjoint_and_sized() -> None:
     assert set(assign_splits(7, (1.0, 0.0, 0.0))) == {"train"}
 
 
+def test_splits_by_number(tmp_path: Path) -> None:
+    made = write_scenes(tmp_path / "s", 7, 5, 64, DEFAULT, (4, 1, 2))
+    assert made.splits == {"train": 4, "val": 1, "test": 2}
+    assert not write_scenes(tmp_path / "s", 7, 5, 64, DEFAULT, (4, 1, 2)).made
+
+
 # --- the command
 
 
@@ -231,7 +237,8 @@ def test_other_peoples_files_are_left_alone(
     [
         (["--images", "0"], 1, "images is 0"),
         (["--size", "8"], 1, "size is 8"),
-        (["--splits", "0.8/0.1/0.3"], 1, "wanted the sum 1"),
+        (["--splits", "0.8/0.1/0.3"], 1, "wanted shares with the sum 1"),
+        (["--images", "9", "--splits", "5/2/3"], 1, "counts with the sum of the images, 9"),
         (["--splits", "0.8"], 2, "wanted three shares"),
         (["-o", "signd=1"], 1, "did you mean 'signed'"),
     ],
