@@ -126,6 +126,6 @@ def _refuse_small_disk(caches: Sequence[FeatureCache], out: Path) -> None:
         raise CacheError(f"{out.parent}: cannot be written to ({error.strerror})") from error
     if needed > free:
         raise CacheError(
-            f"{out}: needs about {needed / 1e9:.1f} GB, {out.parent} has {free / 1e9:.1f} GB free;"
-            " make room or give another --out"
+            f"{out}: needs about {needed / 1e6:,.1f} MB, {out.parent} has {free / 1e6:,.1f} MB"
+            " free; make room or give another --out"
         )

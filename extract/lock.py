@@ -7,7 +7,7 @@ import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from extract.errors import CacheError
 
@@ -17,16 +17,19 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] | None = None
+        self._file: BinaryIO | None = None
 
     def acquire(self) -> None:
         """Raises CacheError naming the holder when another process has it, OSError otherwise."""
-        file = self.path.open("a+", encoding="utf-8")
+        file = self.path.open("ab+", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            file.write(f"{os.getpid()} on {socket.gethostname()} since {since}".encode())
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().strip() or "of unknown number"
+            holder = file.read().decode("utf-8", "replace").strip() or "of unknown number"
             file.close()
             raise CacheError(
                 f"{self.path.parent}: another process is writing there (process {holder}); wait"
@@ -36,10 +39,6 @@ class Lock:
             file.close()
             raise
         self._file = file
-        file.truncate(0)
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        file.write(f"{os.getpid()} on {socket.gethostname()} since {since}")
-        file.flush()
 
     def release(self) -> None:
         """Let another process have it; may be called without holding it."""

@@ -131,7 +131,8 @@ class CacheWriter:
         try:
             if kind is None:
                 lines = [json.dumps(f, ensure_ascii=False) + "\n" for f in self._failed.values()]
-                write_text(path, "".join(lines), self.rank)
+                if not path.exists() or path.read_text(encoding="utf-8") != "".join(lines):
+                    write_text(path, "".join(lines), self.rank)
         except OSError as problem:
             raise self._unwritable(path, problem) from problem
         finally:
@@ -208,8 +209,8 @@ class CacheWriter:
             seen.add(image)
 
     def _unwritable(self, path: Path, error: OSError) -> CacheError:
+        safe = f"; the {len(self.done)} images reported as done are safe" if self.done else ""
         return CacheError(
-            f"{path}: cannot be written ({error.strerror or error}); the {len(self.done)} images"
-            " that were reported as done are safe: make room or get leave to write there, then"
-            " repeat the command"
+            f"{path}: cannot be written ({error.strerror or error}){safe}; make room or get leave"
+            " to write there, then repeat the command"
         )

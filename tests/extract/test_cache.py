@@ -103,7 +103,7 @@ def images(draw: st.DrawFn) -> list[ImageFeatures]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(images(), st.integers(1, 3))
 def test_round_trip(records: list[ImageFeatures], size: int) -> None:
     dtype = str(records[0].streams["regions"].dtype)

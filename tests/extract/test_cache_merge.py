@@ -121,7 +121,7 @@ def test_targets_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         merge([a], Path("/proc/none/m.h5"))
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(CacheError, match="m.h5: needs about 0.0 GB, .* has 0.0 GB free"):
+    with pytest.raises(CacheError, match="m.h5: needs about 0.. MB, .* has 0.0 MB free"):
         merge([a], out)
     monkeypatch.undo()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]

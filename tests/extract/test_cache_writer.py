@@ -125,6 +125,29 @@ def commit_and_die(folder: Path, n: int) -> None:
         os._exit(1)
 
 
+def test_order_of_syncs_and_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a power cut must not undo is synced before the next step says that it is there."""
+    steps: list[str] = []
+    replace = os.replace
+
+    def noted(source: Path, target: Path) -> None:
+        steps.append(f"rename to {target.name}")
+        replace(source, target)
+
+    def synced(handle: int) -> None:
+        steps.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+
+    with CacheWriter(tmp_path / "features", META, STREAMS) as writer:
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(os, "replace", noted)
+        writer.commit([record("a")])
+        shard = ["sync .shard-0-00000.h5.0.tmp", "rename to shard-0-00000.h5", "sync features"]
+        assert steps == [*shard, "sync journal-0.jsonl", "sync features"]  # a new journal's name
+        steps.clear()
+        writer.commit([record("b")])
+        assert steps[-1] == "sync journal-0.jsonl" and len(steps) == 4
+
+
 def test_second_writer_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
     folder = tmp_path / "features"
     child = start(folder)
@@ -322,6 +345,15 @@ def test_targets_that_cannot_be_written(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "file", "File exists"), (Path("/proc/none"), "No such file")):
         with pytest.raises(CacheError, match=f"{path}: cannot be written .{reason}"):
             CacheWriter(path, META, STREAMS).__enter__()
+
+
+def test_disk_full_from_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "features"
+    for size in (0, 100):  # not even the lock; the lock but not cache.json
+        with pytest.raises(CacheError, match="features: cannot be written .File too large.; make"):
+            limited(size, CacheWriter(folder, META, STREAMS).__enter__)
+    write_cache(folder, ["a"])
+    assert check_whole(folder, {"a"}) == {"a"}
 
 
 def failures(folder: Path) -> list[dict[str, str]]:
