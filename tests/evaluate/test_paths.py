@@ -42,6 +42,7 @@ def test_unwritable_cache_goes_to_the_temporary_folder(
 def test_somebody_elses_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(paths.os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    found = cache_dir("x")
-    assert found.is_dir() and tmp_path not in found.parents
-    found.rmdir()
+    monkeypatch.setattr(paths.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    made = tmp_path / "made"
+    monkeypatch.setattr(paths.tempfile, "mkdtemp", lambda prefix: str(made))
+    assert cache_dir("x") == made
