@@ -26,7 +26,8 @@ def stream_width(widths: Mapping[str, int], stream: str) -> int:
     if stream not in widths:
         raise CaptionError(
             f"the model reads the stream {stream!r}, the cache has"
-            f" {', '.join(sorted(widths)) or 'none'}; set -o model.stream=... or extract it"
+            f" {', '.join(sorted(widths)) or 'none'}; type"
+            f" -o model.stream={next(iter(widths), '...')} or extract the stream"
         )
     return widths[stream]
 

@@ -90,6 +90,7 @@ class Trainer:
         if checkpoint.find(self.folder / "last") is not None:
             self._resume()
         else:
+            log.info("%s: no checkpoint yet, starting at the beginning", self.folder)
             torch.manual_seed(self.config.seed)
             self.metrics.write_bytes(b"")
         self.saved = time.monotonic()
@@ -102,6 +103,13 @@ class Trainer:
             self._next_stage("done")
         return self.at
 
+    def batches_of(self, name: str) -> Batches:
+        """The batches of a stage. Raises CaptionError when it was given none."""
+        batches = self.batches[name]
+        if batches is None:
+            raise CaptionError(f"stage {name} has no batches")
+        return batches
+
     def _stage(
         self,
         name: str,
@@ -109,9 +117,7 @@ class Trainer:
         epochs: int,
         patience: int,
     ) -> None:
-        batches = self.batches[name]
-        if batches is None:
-            raise CaptionError(f"stage {name} has no batches")
+        batches = self.batches_of(name)
         while self.at.epoch < epochs and self.at.bad_epochs < patience:
             started = time.monotonic()
             losses = []
@@ -273,8 +279,7 @@ class Trainer:
         xe, step = self.config.xe, self.at.updates + 1
         if xe.schedule == "noam":
             return noam(step, peak=xe.learning_rate, steps=xe.warmup)
-        batches = self.batches["xe"]
-        total = xe.epochs * (batches.steps if batches is not None else 1)
+        total = xe.epochs * self.batches_of("xe").steps
         return warmup(
             step, peak=xe.learning_rate, steps=xe.warmup, decay_to=xe.decay_to, total=total
         )
@@ -321,4 +326,8 @@ class Trainer:
         if "random_cuda" in state and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], self.device)
         os.truncate(self.metrics, self.at.metrics_bytes)
-        log.info("resumed at %s epoch %d step %d", self.at.stage, self.at.epoch + 1, self.at.step)
+        if self.at.stage == "done":
+            log.info("%s: training is finished", self.folder)
+        else:
+            where = (self.at.stage, self.at.epoch + 1, self.at.step)
+            log.info("going on at %s epoch %d, behind step %d", *where)

@@ -31,8 +31,8 @@ class Source:
 
     @property
     def file(self) -> str:
-        """The path as text that can be stored: bytes that are no UTF-8 are written as \\xNN."""
-        return _storable(str(self.path))
+        """The whole path as text to store: bytes that are no UTF-8 are written as \\xNN."""
+        return _storable(os.path.abspath(self.path))
 
 
 def find_sources(inputs: Sequence[Path], *, relative_ids: bool = False) -> list[Source]:

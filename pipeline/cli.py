@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import sys
@@ -40,6 +41,9 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            if near:
+                raise click.UsageError(f"no command {name!r}; did you mean {near[0]!r}?", ctx)
             return None
         command: click.Command = importlib.import_module(f"pipeline.commands.{name}").command
         return command
@@ -57,7 +61,7 @@ def cli(verbose: bool) -> None:
 
     \b
     pipeline extract PHOTOS --preset imagenet-grid --out features
-    pipeline train --recipe transformer --features features --captions captions.json --out run
+    pipeline train --recipe flickr8k --features features --captions captions.json --out run
     pipeline eval --run run --split test
     """
     logging.basicConfig(

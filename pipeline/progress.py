@@ -24,6 +24,7 @@ class Progress:
     ) -> None:
         self.total, self.unit, self.label = total, unit, label
         self.done = self.initial = initial
+        self.shown = initial  # how many the last line spoke of
         self.interval = interval
         self.started = self.last = time.monotonic()
         self.bar: tqdm | None = None
@@ -52,10 +53,11 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.close()
-        elif self.done > self.initial:
+        elif self.done > self.shown:
             self._line()
 
     def _line(self) -> None:
+        self.shown = self.done
         elapsed = max(time.monotonic() - self.started, 1e-9)
         rate = (self.done - self.initial) / elapsed
         left = (self.total - self.done) / rate if rate > 0 else float("inf")

@@ -63,7 +63,7 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
         raise PipelineError(
             f"no recipe {name_or_path!r}; there are {', '.join(recipes)}, or give a YAML file{hint}"
         )
-    recipe = from_mapping(Recipe, apply(read_yaml(path), overrides), str(path))
+    recipe = from_mapping(Recipe, apply(read_yaml(path), overrides), f"recipe {name_or_path}")
     recipe.model_config()
     return recipe
 

@@ -64,16 +64,23 @@ def train(
     )
     texts = _texts(data, recipe, cache)
     vocabulary = _vocabulary(data, texts, recipe)
-    _describe(run, vocabulary)
     torch.manual_seed(recipe.seed)
-    model = run.build(vocabulary)
+    model = run.build(vocabulary)  # before anything is written: a refused start leaves no folder
+    _describe(run, vocabulary)
     log.info(
         "%s: %d parameters, %d words, %d training and %d validation images, %s",
         *(recipe.model_name(), count_parameters(model), len(vocabulary), len(texts.train)),
         *(len(texts.validation), device),
     )
-    position = _trainer(run, model, cache, texts, vocabulary, device).run()
-    return run, position
+    trainer = _trainer(run, model, cache, texts, vocabulary, device)
+    updates = recipe.xe.epochs * trainer.batches_of("xe").steps
+    if recipe.xe.warmup >= updates:
+        log.warning(
+            "xe.warmup is %d updates, but the whole stage has %d: the learning rate never gets to"
+            " its peak; lower it: -o xe.warmup=%d",
+            *(recipe.xe.warmup, updates, max(1, updates // 10)),
+        )
+    return run, trainer.run()
 
 
 def _trainer(

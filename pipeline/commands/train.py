@@ -39,7 +39,7 @@ def command(
     """Train a captioner: cross-entropy, then self-critical where the recipe says so.
 
     \b
-    pipeline train --recipe transformer --features features --captions captions.json --out run
+    pipeline train --recipe flickr8k --features features --captions captions.json --out run
     pipeline train --out run          go on with a run that was interrupted
     """
     if list_recipes:

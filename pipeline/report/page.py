@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from pipeline.report.curves import charts, read_metrics
 from pipeline.results import read_results
 from pipeline.run_folder import RunFolder, open_run
 from pipeline.tables import COLUMNS, HEADINGS, percent
+
+log = logging.getLogger(__name__)
 
 SHOWN = 8  # pictures of each kind: best, worst, and in between
 THUMBNAIL = 320  # longer side in pixels
@@ -55,6 +58,7 @@ def write_report(run: Path, images: Path | None = None) -> Path:
     scores = {name: _scores(folder, name) for name in names}
     main = "test" if "test" in names else names[0]
     captions = read_results(folder.results(main), allow_empty=True).captions
+    groups = _groups(folder, scores[main], captions, images)
     page = _template().render(
         run=run.resolve().name,
         recipe=folder.recipe,
@@ -65,11 +69,14 @@ def write_report(run: Path, images: Path | None = None) -> Path:
         unavailable=scores[main].unavailable,
         signature=scores[main].signature,
         split=main,
-        groups=_groups(folder, scores[main], captions, images),
+        groups=groups,
         facts=_facts(captions),
         lengths=_lengths(captions),
         settings=_settings(folder),
     )
+    missing = sum(p.picture is None for pictures in groups.values() for p in pictures)
+    if missing:
+        log.warning("%d pictures were not found where they were extracted: --images DIR", missing)
     path = run / "report.html"
     write_text(path, page)
     return path

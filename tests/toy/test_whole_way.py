@@ -28,9 +28,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
     out = tmp_path_factory.mktemp("whole")
     patch = pytest.MonkeyPatch()
     patch.setattr(demo, "METRICS", ("bleu", "rouge", "cider"))
-    table, report = demo.run_demo(out, 60, "cpu", QUICK)
+    patch.chdir(out)  # `make demo` gives a relative folder too
+    table, report = demo.run_demo(Path("demo"), 60, "cpu", QUICK)
     patch.undo()
-    return out, table, report
+    return out / "demo", table, out / report
 
 
 def pipeline(*arguments: object) -> Result:
@@ -105,3 +106,21 @@ def test_features_made_otherwise_are_refused(made: tuple[Path, str, Path], tmp_p
     outcome = pipeline("eval", "--run", out / "transformer", "--features", other)
     assert outcome.exit_code == 1
     assert "settings.size: 224 / 256" in str(outcome.exception)
+
+
+def test_the_report_finds_its_pictures_from_any_folder(
+    made: tuple[Path, str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, _, report = made
+    before = report.read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert pipeline("report", report.parent).exit_code == 0
+    assert report.read_text(encoding="utf-8") == before
+
+
+def test_a_refused_start_leaves_no_folder(made: tuple[Path, str, Path], tmp_path: Path) -> None:
+    out, _, _ = made
+    arguments = ("--features", out / "features", "--captions", out / "scenes" / demo.DATASET)
+    refused = pipeline("train", "--recipe", "flickr8k", *arguments, "--out", tmp_path / "run")
+    assert refused.exit_code == 1 and "-o model.stream=regions" in str(refused.exception)
+    assert not (tmp_path / "run").exists()
