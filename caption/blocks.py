@@ -35,15 +35,22 @@ class KeysValues(NamedTuple):
 class Attention(nn.Module):
     """Scaled dot-product attention with H heads and biased projections."""
 
-    def __init__(self, width: int, heads: int, head_width: int | None = None) -> None:
-        """`head_width` is d; by default D / H, which must then be whole."""
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int | None = None,
+        value_width: int | None = None,
+    ) -> None:
+        """`head_width` is d, by default D / H; `value_width` that of the values, by default d."""
         super().__init__()
         self.heads = heads
-        inner = heads * (width // heads if head_width is None else head_width)
-        self.query = nn.Linear(width, inner)
-        self.key = nn.Linear(width, inner)
-        self.value = nn.Linear(width, inner)
-        self.output = nn.Linear(inner, width)
+        d = width // heads if head_width is None else head_width
+        v = d if value_width is None else value_width
+        self.query = nn.Linear(width, heads * d)
+        self.key = nn.Linear(width, heads * d)
+        self.value = nn.Linear(width, heads * v)
+        self.output = nn.Linear(heads * v, width)
         for layer in (self.query, self.key, self.value, self.output):
             nn.init.zeros_(layer.bias)
 
@@ -55,14 +62,39 @@ class Attention(nn.Module):
         """Keys and values of (B, N, D) rows, to be computed once and kept."""
         return KeysValues(self.split(self.key(source)), self.split(self.value(source)))
 
-    def forward(self, queries: Tensor, source: KeysValues, mask: Tensor | None) -> Tensor:
-        """Attend from (B, Q, D) to the source; `mask` (B or 1, 1 or Q, N) is True where allowed."""
+    def forward(
+        self, queries: Tensor, source: KeysValues, mask: Tensor | None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Attend from (B, Q, D) to the source.
+
+        `mask` (B or 1, 1 or Q, N) is True where allowed; `bias` (B, H, Q, N) is added to the
+        logits, already divided by sqrt(d).
+        """
+        allowed = None if mask is None else mask[:, None]  # (B, 1, 1 or Q, N)
+        if bias is not None and allowed is not None:
+            allowed = bias.masked_fill(~allowed, -math.inf)  # (B, H, Q, N)
         mixed = F.scaled_dot_product_attention(
             self.split(self.query(queries)),  # (B, H, Q, d)
             source.keys,
             source.values,
-            attn_mask=None if mask is None else mask[:, None],  # (B, 1, 1 or Q, N)
+            attn_mask=bias if allowed is None else allowed,
         )
+        return self.join(mixed, queries)
+
+    def weights(
+        self, queries: Tensor, source: KeysValues, mask: Tensor | None, bias: Tensor | None = None
+    ) -> Tensor:
+        """The attention weights (B, H, Q, N) that `forward` mixes the values with."""
+        q = self.split(self.query(queries))  # (B, H, Q, d)
+        logits = q @ source.keys.transpose(-1, -2) / math.sqrt(q.shape[-1])  # (B, H, Q, N)
+        if bias is not None:
+            logits = logits + bias
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None], -math.inf)
+        return logits.softmax(dim=-1)
+
+    def join(self, mixed: Tensor, queries: Tensor) -> Tensor:
+        """Heads (B, H, Q, d) to (B, Q, D). `queries` (B, Q, D) are there for gated attention."""
         attended: Tensor = self.output(mixed.transpose(1, 2).flatten(2))  # (B, Q, D)
         return attended
 
@@ -103,12 +135,15 @@ class FeatureInput(nn.Module):
     the box's share of its area, is added before the ReLU; without it rows have no position.
     """
 
-    def __init__(self, in_width: int, width: int, dropout: float, use_boxes: bool) -> None:
+    def __init__(
+        self, in_width: int, width: int, dropout: float, use_boxes: bool, norm: bool = True
+    ) -> None:
+        """Without `norm` the LayerNorm is left out."""
         super().__init__()
         self.project = nn.Linear(in_width, width)
         self.place = nn.Linear(5, width, bias=False) if use_boxes else None
         self.dropout = nn.Dropout(dropout)
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
 
     def forward(self, rows: Tensor, boxes: Tensor, sizes: Tensor) -> Tensor:
         """(B, N, in_width), boxes (B, N, 4) and sizes (B, 2) in pixels -> (B, N, D)."""

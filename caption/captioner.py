@@ -7,6 +7,8 @@ V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -19,6 +21,15 @@ class State(Protocol):
 
     def reorder(self, rows: Tensor) -> Any:
         """The state of the rows at `rows` (R',), which stay grouped by image."""
+
+
+@dataclass(frozen=True)
+class TrainingPass:
+    """Teacher-forced logits and the model's own additions to the loss."""
+
+    logits: Tensor  # (R, T, V)
+    penalty: Tensor | None = None  # a scalar added to the cross-entropy
+    facts: Mapping[str, float] = field(default_factory=dict)  # logged with every update
 
 
 class Captioner(nn.Module, ABC):
@@ -39,6 +50,13 @@ class Captioner(nn.Module, ABC):
 
         R is a multiple of the memory's B; rows r of image b stand at b R/B .. (b+1) R/B - 1.
         """
+
+    def training_pass(self, memory: Any, tokens: Tensor, valid: Tensor) -> TrainingPass:
+        """Logits as `forward` gives them, with what the model adds to the cross-entropy.
+
+        `valid` (R, T) is True where the token has a word or the end to predict.
+        """
+        return TrainingPass(self(memory, tokens))
 
     @abstractmethod
     def start(self, memory: Any) -> Any:

@@ -29,7 +29,7 @@ from caption.decode import Decoded, beam_search, greedy, sample
 from caption.errors import CaptionError
 from caption.losses import cross_entropy, self_critical, word_log_probs
 from caption.schedules import noam, warmup
-from caption.vocabulary import BOS, EOS, Vocabulary
+from caption.vocabulary import BOS, EOS, PAD, Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -169,9 +169,11 @@ class Trainer:
         tokens = batch.tokens.to(self.device)  # (R, T + 1)
         with self._autocast():
             memory = self.model.encode(batch.features.to(self.device))
-            logits = self.model(memory, tokens[:, :-1])  # (R, T, V)
-        loss = cross_entropy(logits.float(), tokens[:, 1:], self.config.xe.smoothing)
-        return loss, {}
+            told = self.model.training_pass(memory, tokens[:, :-1], tokens[:, 1:] != PAD)
+        loss = cross_entropy(told.logits.float(), tokens[:, 1:], self.config.xe.smoothing)
+        if told.penalty is not None:
+            loss = loss + told.penalty.float()
+        return loss, dict(told.facts)
 
     def _scst_loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Decode without gradients, then score the sampled captions in one pass with them."""

@@ -1,8 +1,9 @@
 """The Transformer captioner: one encoder-decoder skeleton with two slots.
 
-The slots are the encoder's self-attention and the decoder's cross-attention; a paper's model
-fills them with its own modules. Plain modules for both stand here (Vaswani et al., 2017, as
-captioners use it: rows of an image in, sinusoidal positions on the words only).
+A paper's model fills slots: the encoder's self-attention, the decoder's cross-attention, and
+the wiring that says which encoder levels a decoder layer reads through it. Plain modules for all
+stand here (Vaswani et al., 2017, as captioners use it: rows of an image in, sinusoidal positions
+on the words only).
 
 Legend: B images, N rows of an image, R captions or beams (grouped by image), T words, D width,
 V vocabulary, L layers.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -73,24 +75,58 @@ class Memory:
 
 @dataclass(frozen=True)
 class Source:
-    """One decoder layer's view of the images: projected once, read by every word."""
+    """One encoder level as a cross-attention reads it: projected once, read by every word."""
 
     rows: KeysValues  # (B, H, N, d)
     mask: Tensor  # (B, N)
 
 
+class Kept(Protocol):
+    """What a layer keeps of the words so far: one entry per row R on the first axis."""
+
+    def select(self, rows: Tensor) -> Any:
+        """The entries at `rows` (R',)."""
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """What one decoder layer keeps of the words so far."""
+
+    words: KeysValues  # of the self-attention (R, H, t, d)
+    context: Kept | None  # of the cross-attention, where it has a history
+
+    def select(self, rows: Tensor) -> LayerState:
+        """The entries at `rows` (R',)."""
+        context = None if self.context is None else self.context.select(rows)
+        return LayerState(self.words.select(rows), context)
+
+
 @dataclass(frozen=True)
 class DecoderState:
-    """Keys and values of the words so far, and of the images (never repeated per beam)."""
+    """What the layers keep of the words so far, and the images (never repeated per beam)."""
 
-    words: tuple[KeysValues | None, ...]  # per layer (R, H, t, d); None before the first word
-    sources: tuple[Source, ...]  # per layer
+    layers: tuple[LayerState | None, ...]  # per layer; None before the first word
+    sources: tuple[Any, ...]  # per layer, what its wiring prepared
     position: int
 
     def reorder(self, rows: Tensor) -> DecoderState:
         """The state of the rows at `rows` (R',); the images' part serves all rows as it is."""
-        words = tuple(None if kept is None else kept.select(rows) for kept in self.words)
-        return replace(self, words=words)
+        layers = tuple(None if kept is None else kept.select(rows) for kept in self.layers)
+        return replace(self, layers=layers)
+
+
+class RowsInput(FeatureInput):
+    """The model's first part, plain: one stream's rows to model width."""
+
+    def __init__(self, config: TransformerConfig, in_width: int) -> None:
+        super().__init__(in_width, config.width, config.dropout, config.boxes)
+        self.stream = config.stream
+        self.needs: tuple[str, ...] = (config.stream,)
+
+    def forward(self, features: Features) -> tuple[Tensor, ImageRows]:  # type: ignore[override]
+        """Rows (B, N, D) and what attention sees beside them."""
+        image = ImageRows(features.mask[self.stream], features.boxes[self.stream], features.sizes)
+        return super().forward(features.rows[self.stream], image.boxes, image.sizes), image
 
 
 class PlainSelfAttention(nn.Module):
@@ -106,24 +142,42 @@ class PlainSelfAttention(nn.Module):
 
 
 class PlainCrossAttention(nn.Module):
-    """Decoder slot, plain: words attend to the last encoder level."""
+    """Decoder slot, plain: words attend to the rows of one encoder level."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = Attention(config.width, config.heads)
         self.add_norm = AddNorm(config.width, config.dropout)
 
-    def prepare(self, memory: Memory) -> Source:
-        """Keys and values of the images."""
-        return Source(self.attention.project(memory.levels[-1]), memory.mask)
+    def prepare(self, level: Tensor, mask: Tensor) -> Source:
+        """Keys and values of an encoder level (B, N, D), its real rows (B, N)."""
+        return Source(self.attention.project(level), mask)
 
-    def forward(self, x: Tensor, source: Source) -> Tensor:
-        """Words (R, T, D), R / B rows per image, to (R, T, D)."""
+    def forward(self, x: Tensor, source: Source, past: Kept | None) -> tuple[Tensor, Kept | None]:
+        """Words (R, T, D), R / B rows per image, to (R, T, D); there is no history to keep."""
         images = source.mask.shape[0]
         queries = x.reshape(images, -1, x.shape[-1])  # (B, R/B T, D)
         attended = self.attention(queries, source.rows, source.mask[:, None])  # (B, R/B T, D)
-        normed: Tensor = self.add_norm(x, attended.reshape(x.shape))  # (R, T, D)
-        return normed
+        return self.add_norm(x, attended.reshape(x.shape)), None  # (R, T, D)
+
+
+class OneLevel(nn.Module):
+    """Wiring: a decoder layer reads one encoder level, by default the last."""
+
+    def __init__(self, level: int = -1) -> None:
+        super().__init__()
+        self.level = level
+
+    def prepare(self, attention: nn.Module, memory: Memory) -> Any:
+        """The level as the layer's cross-attention wants it, once per image."""
+        return attention.prepare(memory.levels[self.level], memory.mask)  # type: ignore[operator]
+
+    def forward(
+        self, attention: nn.Module, x: Tensor, source: Any, past: Kept | None
+    ) -> tuple[Tensor, Kept | None]:
+        """Words (R, T, D) through the cross-attention; also what it keeps of them."""
+        read: tuple[Tensor, Kept | None] = attention(x, source, past)
+        return read
 
 
 class EncoderLayer(nn.Module):
@@ -142,29 +196,49 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, cross-attention, feed-forward."""
+    """Masked self-attention, cross-attention through its wiring, feed-forward."""
 
-    def __init__(self, config: TransformerConfig, cross_attention: nn.Module) -> None:
+    def __init__(self, config: TransformerConfig, slots: Slots, layer: int) -> None:
         super().__init__()
-        self.self_attention = Attention(config.width, config.heads)
+        self.self_attention = slots.word_attention(config)
         self.add_norm = AddNorm(config.width, config.dropout)
-        self.cross_attention = cross_attention
+        self.cross_attention = slots.cross_attention(config)
+        self.wiring = slots.wiring(config, layer)
         self.feed_forward = FeedForward(config.width, config.feed_forward, config.dropout)
 
-    def forward(
-        self, x: Tensor, source: Source, past: KeysValues | None
-    ) -> tuple[Tensor, KeysValues]:
-        """Words (R, T, D) behind `past`; also the keys and values of all words so far."""
+    def prepare(self, memory: Memory) -> Any:
+        """The images as this layer reads them, computed once."""
+        return self.wiring.prepare(self.cross_attention, memory)
+
+    def forward(self, x: Tensor, source: Any, past: LayerState | None) -> tuple[Tensor, LayerState]:
+        """Words (R, T, D) behind `past`; also what the layer keeps of all words so far."""
         words = self.self_attention.project(x)
-        words = words if past is None else past.append(words)
+        words = words if past is None else past.words.append(words)
         length = x.shape[1]
         mask = causal_mask(length, x.device) if length > 1 else None  # one word sees all before
         x = self.add_norm(x, self.self_attention(x, words, mask))  # (R, T, D)
-        x = self.cross_attention(x, source)  # (R, T, D)
-        return self.feed_forward(x), words
+        context = None if past is None else past.context
+        x, context = self.wiring(self.cross_attention, x, source, context)  # (R, T, D)
+        return self.feed_forward(x), LayerState(words, context)
 
 
-Slot = Callable[[TransformerConfig], nn.Module]
+def _word_attention(config: TransformerConfig) -> Attention:
+    return Attention(config.width, config.heads)
+
+
+def _last_level(config: TransformerConfig, layer: int) -> OneLevel:
+    return OneLevel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """What a paper's model puts in place of the plain parts; each is called once per layer."""
+
+    input: Callable[[Any, int], nn.Module] = RowsInput  # (config, in_width); once per model
+    self_attention: Callable[[Any], nn.Module] = PlainSelfAttention  # of the encoder
+    word_attention: Callable[[Any], Any] = _word_attention  # masked self-attention of the decoder
+    cross_attention: Callable[[Any], nn.Module] = PlainCrossAttention
+    wiring: Callable[[Any, int], Any] = _last_level  # (config, decoder layer)
 
 
 class Transformer(Captioner):
@@ -176,22 +250,23 @@ class Transformer(Captioner):
         *,
         in_width: int,
         vocabulary: int,
-        self_attention: Slot = PlainSelfAttention,
-        cross_attention: Slot = PlainCrossAttention,
+        slots: Slots | None = None,
     ) -> None:
         """`in_width` is the stream's width, `vocabulary` the number of entries."""
         super().__init__()
+        slots = slots or Slots()
         self.config = config
-        self.needs = (config.stream,)
-        self.features = FeatureInput(in_width, config.width, config.dropout, config.boxes)
+        features: Any = slots.input(config, in_width)
+        self.needs: tuple[str, ...] = features.needs
+        self.features = features
         self.encoder = nn.ModuleList(
-            EncoderLayer(config, self_attention(config)) for _ in range(config.encoder_layers)
+            EncoderLayer(config, slots.self_attention(config)) for _ in range(config.encoder_layers)
         )
         self.words = nn.Embedding(vocabulary, config.width, padding_idx=PAD)
         self.positions: Tensor
         self.register_buffer("positions", sinusoids(config.max_words + 1, config.width))
         self.decoder = nn.ModuleList(
-            DecoderLayer(config, cross_attention(config)) for _ in range(config.decoder_layers)
+            DecoderLayer(config, slots, layer) for layer in range(config.decoder_layers)
         )
         self.output = nn.Linear(config.width, vocabulary, bias=False)
         for parameter in self.parameters():
@@ -199,9 +274,7 @@ class Transformer(Captioner):
                 nn.init.xavier_uniform_(parameter)
 
     def encode(self, features: Features) -> Memory:
-        stream = self.config.stream
-        image = ImageRows(features.mask[stream], features.boxes[stream], features.sizes)
-        x = self.features(features.rows[stream], image.boxes, image.sizes)  # (B, N, D)
+        x, image = self.features(features)  # (B, N, D)
         levels = []
         for layer in self.encoder:
             x = layer(x, image)  # (B, N, D)
@@ -209,19 +282,19 @@ class Transformer(Captioner):
         return Memory(tuple(levels), image.mask)
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
-        hidden, _ = self._decode(tokens, self.start(memory))  # (R, T, D)
+        hidden, _ = self.decode(tokens, self.start(memory))  # (R, T, D)
         logits: Tensor = self.output(hidden)  # (R, T, V)
         return logits
 
     def start(self, memory: Memory) -> DecoderState:
-        sources = tuple(layer.cross_attention.prepare(memory) for layer in self.decoder)  # type: ignore[operator, union-attr]
-        return DecoderState(words=(None,) * len(self.decoder), sources=sources, position=0)
+        sources = tuple(layer.prepare(memory) for layer in self.decoder)  # type: ignore[operator]
+        return DecoderState(layers=(None,) * len(self.decoder), sources=sources, position=0)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        hidden, state = self._decode(tokens[:, None], state)  # (R, 1, D)
+        hidden, state = self.decode(tokens[:, None], state)  # (R, 1, D)
         return self.output(hidden[:, 0]).log_softmax(dim=-1), state  # (R, V)
 
-    def _decode(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+    def decode(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Hidden states (R, T, D) of tokens (R, T) that follow the state's words."""
         first, last = state.position + 1, state.position + tokens.shape[1]
         if last > self.config.max_words:
@@ -231,10 +304,10 @@ class Transformer(Captioner):
             )
         x = self.words(tokens) + self.positions[first : last + 1]  # (R, T, D)
         kept = []
-        for layer, source, past in zip(self.decoder, state.sources, state.words, strict=True):
-            x, words = layer(x, source, past)
-            kept.append(words)
-        return x, replace(state, words=tuple(kept), position=last)
+        for layer, source, past in zip(self.decoder, state.sources, state.layers, strict=True):
+            x, now = layer(x, source, past)
+            kept.append(now)
+        return x, replace(state, layers=tuple(kept), position=last)
 
 
 def count_parameters(model: nn.Module) -> int:
