@@ -1,4 +1,4 @@
-"""Upright images to features: grids and regions in one pass over the network.
+"""Upright images to features: grids, pyramids and regions in one pass over the network.
 
 Legend: B images of a batch, S side of the input, C channels, h w a map's height and width.
 """
@@ -24,6 +24,7 @@ from extract.images import read_image
 from extract.presets import Preset
 from extract.sources import Source
 
+PYRAMID = ("pyramid_high", "pyramid_low")  # the coarse map's stream, then the fine one's
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -44,26 +45,33 @@ class Extractor:
 
     def __init__(self, name: str, preset: Preset, device: str, boxes: GivenBoxes | None) -> None:
         """Raises ExtractError when the preset cannot give features from these inputs."""
-        unknown = [level for level in preset.levels if level not in STRIDES]
+        named = (*preset.levels, *preset.pyramid)
+        unknown = [level for level in named if level not in STRIDES]
         if unknown:
             raise ExtractError(f"levels {unknown}, wanted some of {', '.join(STRIDES)}")
+        strides = [STRIDES[level] for level in preset.pyramid]
+        if len(strides) not in (0, len(PYRAMID)) or strides != sorted(strides, reverse=True):
+            raise ExtractError(
+                f"pyramid is {', '.join(preset.pyramid)}, wanted two maps, the coarse one first"
+            )
         if preset.interpolation not in _FILTERS:
             raise ExtractError(
                 f"interpolation is {preset.interpolation!r}, wanted one of {', '.join(_FILTERS)}"
             )
         if preset.size % 32 or preset.size < 64:
             raise ExtractError(f"size is {preset.size}, wanted a multiple of 32 from 64 on")
-        if not preset.grids and boxes is None:
+        if not preset.grids and not preset.pyramid and boxes is None:
             raise ExtractError(f"preset {name} extracts given boxes only: add --boxes BOXES.json")
         self.name, self.preset, self.boxes = name, preset, boxes
         self.device = torch.device(device)
         network = EfficientNetLite0().to(self.device)
         self.network = network.to(memory_format=torch.channels_last)
         self.streams: dict[str, Stream] = {}
-        self._levels: set[str] = set()  # maps that the streams are made from
-        if preset.grids:
-            self._levels.add("head")
-            self.streams["grids"] = Stream(WIDTHS["head"], preset.dtype)
+        self._grids = {"grids": "head"} if preset.grids else {}  # stream -> its map
+        self._grids |= dict(zip(PYRAMID, preset.pyramid, strict=False))
+        self._levels = set(self._grids.values())  # maps that the streams are made from
+        for stream, level in self._grids.items():
+            self.streams[stream] = Stream(WIDTHS[level], preset.dtype)
         if boxes is not None:
             self._levels.update(preset.levels)
             self.streams["regions"] = Stream(sum(WIDTHS[k] for k in preset.levels), preset.dtype)
@@ -85,6 +93,11 @@ class Extractor:
         if self.boxes is not None:
             meta["boxes"] = {"file": self.boxes.path.name, "sha256": self.boxes.sha256}
         return meta
+
+    def cells(self, stream: str) -> int:
+        """Rows of an image in a stream of grid cells; 0 where rows are regions."""
+        level = self._grids.get(stream)
+        return 0 if level is None else (self.preset.size // STRIDES[level]) ** 2
 
     def prepare(self, source: Source) -> Prepared:
         """Read and resize one image; safe in threads. Raises ImageError."""
@@ -134,12 +147,12 @@ class Extractor:
             streams={},
             file=image.source.file,
         )
-        if self.preset.grids:
-            head = maps["head"][place]  # (C, h, w)
-            high, wide = int(head.shape[1]), int(head.shape[2])
-            found.streams["grids"] = head.flatten(1).T.cpu().numpy()  # (h w, C)
-            found.boxes["grids"] = cell_boxes(high, wide, image.width, image.height)
-            found.grid_shape["grids"] = (high, wide)
+        for stream, level in self._grids.items():
+            cells = maps[level][place]  # (C, h, w)
+            high, wide = int(cells.shape[1]), int(cells.shape[2])
+            found.streams[stream] = cells.flatten(1).T.cpu().numpy()  # (h w, C)
+            found.boxes[stream] = cell_boxes(high, wide, image.width, image.height)
+            found.grid_shape[stream] = (high, wide)
         if image.boxes is not None:
             found.streams["regions"] = self._regions(image, maps, place)
             found.boxes["regions"] = image.boxes

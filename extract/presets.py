@@ -21,6 +21,7 @@ class Preset:
     mean: tuple[float, float, float] = (127.0, 127.0, 127.0)  # of RGB in 0..255
     std: tuple[float, float, float] = (128.0, 128.0, 128.0)
     grids: bool = True  # stream `grids`: the last map, a row per cell
+    pyramid: tuple[str, ...] = ()  # two maps as the streams `pyramid_high` and `pyramid_low`
     levels: tuple[str, ...] = ("s16", "s32", "head")  # maps that regions are pooled from
     region_bins: int = 3  # bins a side of RoIAlign, then averaged
     region_samples: int = 2  # samples a side of each bin
@@ -29,20 +30,17 @@ class Preset:
     images: ImageRules = field(default_factory=ImageRules)
     limits: ImageLimits = field(default_factory=ImageLimits)
 
-    @property
-    def cells(self) -> int:
-        """Rows of the stream `grids`."""
-        return (self.size // 32) ** 2
-
     def settings(self) -> dict[str, Any]:
         """All that alters features as plain values, for a cache's meta: without the limits."""
-        return {key: value for key, value in asdict(self).items() if key != "limits"}
+        left_out = {"limits"} if self.pyramid else {"limits", "pyramid"}
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 PRESETS: dict[str, Preset] = {
     "imagenet-grid": Preset(),
     # the levels from which shape, colour and texture of drawn things are read best: docs/extract.md
     "imagenet-regions": Preset(grids=False, levels=("x8", "x16", "head")),
+    "imagenet-pyramid": Preset(grids=False, pyramid=("head", "x16"), levels=("x8", "x16", "head")),
 }
 
 

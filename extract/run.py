@@ -110,9 +110,9 @@ def plan(sources: Sequence[Source], extractor: Extractor, out: Path) -> Plan:
     """What `extract` would do; nothing is written. Raises CacheError when `out` is broken."""
     done = FeatureCache(out).ids if (out / "cache.json").exists() else ()
     waiting = {source.image_id for source in sources}.difference(done)
-    cells, total = extractor.preset.cells, 0
+    total = 0
     for name, stream in extractor.streams.items():
-        rows = cells * len(waiting)
+        rows = extractor.cells(name) * len(waiting)
         if name == "regions" and extractor.boxes is not None:
             entries = extractor.boxes.entries
             rows = sum(len(listed(entries[i]) or ()) for i in waiting if i in entries)

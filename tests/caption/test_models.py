@@ -29,6 +29,8 @@ SMALL = {
     "max_words": 12,
 }
 
+STREAMS = ("grids", "regions", "pyramid_high", "pyramid_low")
+
 pytestmark = pytest.mark.parametrize("name", list(MODELS))
 
 
@@ -37,7 +39,7 @@ def build(name: str, **changes: object) -> Captioner:
     known = {field.name for field in fields(entry.config)}
     settings = {key: value for key, value in {**SMALL, **changes}.items() if key in known}
     torch.manual_seed(3)
-    model = entry.build(entry.config(**settings), {"grids": WIDTH, "regions": WIDTH}, WORDS)
+    model = entry.build(entry.config(**settings), {stream: WIDTH for stream in STREAMS}, WORDS)
     with torch.no_grad():
         for parameter in model.parameters():  # away from zero biases and unit gains
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -51,11 +53,12 @@ def tokens(rows: int, length: int = 6, seed: int = 5) -> Tensor:
     return words
 
 
-def only(features: Features, image: int, rows: int) -> Features:
-    """One image of a batch, with its first `rows` rows."""
+def only(features: Features, image: int) -> Features:
+    """One image of a batch, with its real rows."""
+    rows = {name: int(mask[image].sum()) for name, mask in features.mask.items()}
 
     def cut(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: t[image : image + 1, :rows] for name, t in tensors.items()}
+        return {name: t[image : image + 1, : rows[name]] for name, t in tensors.items()}
 
     return replace(
         features,
@@ -63,6 +66,7 @@ def only(features: Features, image: int, rows: int) -> Features:
         mask=cut(features.mask),
         boxes=cut(features.boxes),
         sizes=features.sizes[image : image + 1],
+        grid_shape={name: (shapes[image],) for name, shapes in features.grid_shape.items()},
     )
 
 
@@ -102,11 +106,13 @@ def test_padding_rows_changes_nothing(name: str) -> None:
     model = build(name)
     features = random_features(2, rows=5)
     wider = random_features(2, rows=9, seed=1)
-    for stream in features.rows:
-        wider.rows[stream][:, :5] = features.rows[stream]
-        wider.boxes[stream][:, :5] = features.boxes[stream]
+    for stream, rows in features.rows.items():
+        count = rows.shape[1]
+        wider.rows[stream][:, :count] = rows
+        wider.boxes[stream][:, :count] = features.boxes[stream]
         wider.mask[stream][:] = False
-        wider.mask[stream][:, :5] = features.mask[stream]
+        wider.mask[stream][:, :count] = features.mask[stream]
+    wider = replace(wider, grid_shape=features.grid_shape)
     words = tokens(2)
     a = model(model.encode(features), words)
     torch.testing.assert_close(a, model(model.encode(wider), words), atol=1e-5, rtol=1e-5)
@@ -118,8 +124,7 @@ def test_a_batch_equals_its_images_one_by_one(name: str) -> None:
     words = tokens(6)
     together = model(model.encode(features), words)
     for image in range(3):
-        real = int(features.mask["grids"][image].sum())
-        alone = model(model.encode(only(features, image, real)), words[2 * image : 2 * image + 2])
+        alone = model(model.encode(only(features, image)), words[2 * image : 2 * image + 2])
         torch.testing.assert_close(alone, together[2 * image : 2 * image + 2], atol=1e-5, rtol=1e-5)
 
 

@@ -51,18 +51,34 @@ def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path
 
 
 def random_features(images: int = 3, rows: int = 5, width: int = WIDTH, seed: int = 0) -> Features:
-    """A batch with fewer real rows in the later images."""
+    """A batch with fewer real rows in the later images, in every stream there may be."""
     random = torch.Generator().manual_seed(seed)
     counts = torch.tensor([max(1, rows - 2 * i) for i in range(images)])
     mask = torch.arange(rows) < counts[:, None]  # (B, N)
     corners = torch.rand(images, rows, 4, generator=random).sort(dim=-1).values * 100
     boxes = corners[..., [0, 1, 2, 3]]
     values = torch.randn(images, rows, width, generator=random) * mask[..., None]
-    shapes = {"grids": ((1, rows),) * images}
+    fine = torch.randn(images, 2 * rows, width, generator=random)  # two rows of cells
+    fine_mask = torch.arange(2 * rows) < 2 * counts[:, None]  # (B, 2 N)
+    one_row = tuple((1, count) for count in counts.tolist())
     return Features(
-        rows={"grids": values, "regions": values},
-        mask={"grids": mask, "regions": mask},
-        boxes={"grids": boxes, "regions": boxes},
+        rows={
+            "grids": values,
+            "regions": values,
+            "pyramid_high": values,
+            "pyramid_low": fine * fine_mask[..., None],
+        },
+        mask={"grids": mask, "regions": mask, "pyramid_high": mask, "pyramid_low": fine_mask},
+        boxes={
+            "grids": boxes,
+            "regions": boxes,
+            "pyramid_high": boxes,
+            "pyramid_low": torch.cat([boxes, boxes], dim=1),
+        },
         sizes=torch.full((images, 2), 100.0),
-        grid_shape=shapes,
+        grid_shape={
+            "grids": one_row,
+            "pyramid_high": one_row,
+            "pyramid_low": tuple((2, count) for count in counts.tolist()),
+        },
     )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,10 @@ from PIL import Image, ImageDraw
 from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import FeatureCache, ImageFeatures
-from extract.errors import CacheError
+from extract.errors import CacheError, ExtractError
 from extract.extractor import Extractor
 from extract.images import UprightImage
-from extract.run import extract, extract_in_memory
+from extract.run import extract, extract_in_memory, plan
 from extract.sources import Source, find_sources
 from pipeline.cli import main
 
@@ -87,7 +87,7 @@ def assert_same_caches(a: Path, b: Path) -> None:
         assert_same(one.read(image), two.read(image))
 
 
-@pytest.mark.parametrize("name", ["imagenet-grid", "imagenet-regions"])
+@pytest.mark.parametrize("name", ["imagenet-grid", "imagenet-regions", "imagenet-pyramid"])
 def test_numbers_do_not_depend_on_the_batch(photos: Path, tmp_path: Path, name: str) -> None:
     """At the presets' own sizes: alone, first, last and in the middle, bit by bit."""
     sources = find_sources([photos])[:3]
@@ -104,6 +104,32 @@ def test_numbers_do_not_depend_on_the_batch(photos: Path, tmp_path: Path, name: 
         found = extractor.extract(company)
         assert [f.image_id for f in found] == [p.source.image_id for p in company]
         assert_same(found[company.index(prepared[0])], alone)
+
+
+def test_a_pyramid_is_two_maps_of_one_pass(photos: Path, tmp_path: Path) -> None:
+    preset = replace(presets.get("imagenet-pyramid"), size=64, batch=2)
+    extractor = Extractor("pyramid", preset, "cpu", None)
+    sources = find_sources([photos])[:2]
+    planned = plan(sources, extractor, tmp_path / "out")
+    extract(sources, extractor, tmp_path / "out")
+    cache = FeatureCache(tmp_path / "out")
+    image = cache.read(sources[0].image_id)
+    assert image.grid_shape == {"pyramid_high": (2, 2), "pyramid_low": (4, 4)}
+    assert image.streams["pyramid_high"].shape == (4, 1280)
+    assert image.streams["pyramid_low"].shape == (16, 672)
+    assert len(image.boxes["pyramid_low"]) == 16
+    assert planned.bytes == 2 * (4 * (2 * 1280 + 16) + 16 * (2 * 672 + 16))
+    maps = extractor.network(extractor.prepare(sources[0]).pixels[None].expand(2, -1, -1, -1))
+    wanted = maps["x16"][0].flatten(1).T.detach().numpy()
+    np.testing.assert_allclose(image.streams["pyramid_low"], wanted, atol=1e-2)
+    assert presets.from_settings(cache.meta["settings"]) == preset
+    for levels in (("x16", "head"), ("head",)):
+        with pytest.raises(ExtractError, match="the coarse one first"):
+            Extractor("wrong", replace(preset, pyramid=levels), "cpu", None)
+
+
+def test_a_cache_of_before_there_were_pyramids_can_be_continued() -> None:
+    assert "pyramid" not in presets.get("imagenet-grid").settings()
 
 
 def test_grid_is_the_map_row_by_row(tmp_path: Path) -> None:
