@@ -1,0 +1,90 @@
+"""Two-stage detectors: pictures to maps, proposals, and features of regions.
+
+The parameters have detectron2's names, so that public checkpoints load by name.
+Legend: B images, C channels, H W the input's height and width, h w a map's, R regions.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from extract.detector_config import DetectorConfig
+from extract.fpn import FeaturePyramid
+from extract.resnet import ResNet
+from extract.roi import RegionHeads, RegionOutputs
+from extract.rpn import Frame, ProposalNetwork, Proposals
+
+T = TypeVar("T")
+ROI_CHUNK = 64  # regions at once: pooled ones of 14 x 14 x 1024 take 51 MB
+
+
+class Detector(nn.Module):
+    """A detector for inference; `proposals` and `regions` work on one image of a batch."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone: ResNet | FeaturePyramid = (
+            FeaturePyramid(config.resnet, config.fpn_channels)
+            if config.fpn_channels
+            else ResNet(config.resnet)
+        )
+        self.proposal_generator: ProposalNetwork | None = None
+        self.roi_heads: RegionHeads | None = None
+        if config.roi.head != "none":
+            self.proposal_generator = ProposalNetwork(config)
+            self.roi_heads = RegionHeads(config)
+        self.eval().requires_grad_(False)
+
+    def maps(self, images: Tensor) -> dict[str, Tensor]:
+        """(B, 3, H, W) -> maps by name, (B, C, h, w) each.
+
+        Of pre-activated networks `res4` comes with the norm and activation that res5 begins with,
+        `res4_raw` without.
+        """
+        maps: dict[str, Tensor] = self.backbone(images)
+        if self.config.resnet.pre_activation and self.roi_heads and self.roi_heads.res5:
+            maps["res4_raw"] = maps["res4"]
+            maps["res4"] = F.relu_(self.roi_heads.res5[0].norm(maps["res4"]))  # type: ignore[operator]
+        return maps
+
+    def grid(self, maps: dict[str, Tensor]) -> Tensor:
+        """The last map of stride 32, (B, D, h, w), whatever dilation detection works with."""
+        if self.roi_heads is not None and self.roi_heads.res5 is not None:
+            return self.roi_heads.last_map(maps["res4"], dilation=1)
+        if self.config.resnet.res5_dilation == 1:
+            return maps["res5"]
+        network = self.backbone.bottom_up if self.config.fpn_channels else self.backbone
+        stage = network.get_submodule("res5")  # type: ignore[union-attr]
+        last: Tensor = stage(maps["res4"], 1)
+        return last
+
+    def proposals(self, maps: dict[str, Tensor], frames: list[Frame]) -> list[Proposals]:
+        """The proposals of each image of a batch."""
+        network = self._network(self.proposal_generator)
+        predicted = network.predict(maps)
+        return [network.select(predicted, place, frame) for place, frame in enumerate(frames)]
+
+    def regions(
+        self, maps: dict[str, Tensor], place: int, boxes: Tensor, chunk: int = ROI_CHUNK
+    ) -> RegionOutputs:
+        """What the boxes (R, 4), in pixels of the input, of the image at `place` are."""
+        heads = self._network(self.roi_heads)
+        used = {name: maps[name][place : place + 1] for name in self.config.roi.maps}
+        return heads(used, boxes, chunk)
+
+    def fold(self) -> Detector:
+        """Merge norms into convolutions, for speed; the numbers stay within 1e-6 of a map's."""
+        self.backbone.fold()
+        if self.roi_heads is not None:
+            self.roi_heads.fold()
+        return self
+
+    @staticmethod
+    def _network(network: T | None) -> T:
+        if network is None:
+            raise ValueError("a detector with roi.head none gives maps only")
+        return network

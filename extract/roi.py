@@ -1,0 +1,190 @@
+"""What is done with each proposal: pooling, the head, classes, boxes and attributes.
+
+Legend: R regions, C channels, h w a map's height and width, P bins a side, D feature width,
+K classes with the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.ops import roi_align, roi_pool
+
+from extract.detector_config import DetectorConfig
+from extract.resnet import FrozenNorm, Stage
+
+_CANONICAL = (224.0, 4)  # a region of this side belongs to this pyramid level
+
+
+@dataclass(frozen=True)
+class RegionOutputs:
+    """What the head says of an image's regions."""
+
+    features: Tensor  # (R, D)
+    logits: Tensor  # (R, K)
+    deltas: Tensor  # (R, 4 K) or without the background's four
+    attributes: Tensor | None  # (R, attributes) logits
+
+
+class RegionPooler(nn.Module):
+    """Regions to tensors of one size."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        super().__init__()
+        self.config = config.roi
+        self.strides = [config.map_stride(name) for name in config.roi.maps]
+
+    def forward(self, maps: Sequence[Tensor], boxes: Tensor, level: Tensor | None) -> Tensor:
+        """One image's maps (1, C, h, w) and boxes (R, 4), pixels of the input -> (R, C, P, P)."""
+        if level is None:
+            return self._pooled(maps[0], boxes, self.strides[0])
+        size = self.config.resolution
+        pooled = boxes.new_zeros(len(boxes), maps[0].shape[1], size, size)  # (R, C, P, P)
+        for number, (x, stride) in enumerate(zip(maps, self.strides, strict=True)):
+            here = (level == number).nonzero()[:, 0]
+            if len(here):
+                pooled[here] = self._pooled(x, boxes[here], stride)
+        return pooled
+
+    def levels(self, boxes: Tensor) -> Tensor | None:
+        """The map (R,) that each of the boxes (R, 4) is pooled from, when there are several."""
+        if len(self.strides) == 1:
+            return None
+        side = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).sqrt()  # (R,)
+        level = torch.floor(_CANONICAL[1] + torch.log2(side / _CANONICAL[0] + 1e-8))
+        first = self.strides[0].bit_length() - 1  # level of a map: the logarithm of its stride
+        return (level - first).clamp(0, len(self.strides) - 1).long()
+
+    def _pooled(self, x: Tensor, boxes: Tensor, stride: int) -> Tensor:
+        config = self.config
+        if config.pooler == "ROIPool":
+            return roi_pool(x, [boxes], config.resolution, 1 / stride)
+        return roi_align(
+            x,
+            [boxes],
+            config.resolution,
+            1 / stride,
+            sampling_ratio=config.sampling,
+            aligned=config.pooler == "ROIAlignV2",
+        )
+
+
+class FullyConnected(nn.Module):
+    """Layers over flattened regions, `fc1`, `fc2`, ..."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        super().__init__()
+        width = config.fc_inputs
+        for number in range(config.roi.fc_layers):
+            self.add_module(f"fc{number + 1}", nn.Linear(width, config.roi.fc_width))
+            width = config.roi.fc_width
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(R, C, P, P) -> (R, D)."""
+        x = pooled.flatten(1)
+        for layer in self.children():
+            x = F.relu_(layer(x))
+        return x
+
+
+class BoxPredictor(nn.Module):
+    """Scores of classes, and four deltas for each."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        super().__init__()
+        roi, width = config.roi, config.feature_width
+        boxed = roi.classes + 1 if roi.background_first else roi.classes
+        self.cls_score = nn.Linear(width, roi.classes + 1)
+        self.bbox_pred = nn.Linear(width, 4 * boxed)
+        nn.init.normal_(self.cls_score.weight, std=0.01)
+        nn.init.normal_(self.bbox_pred.weight, std=0.001)
+
+
+class AttributePredictor(nn.Module):
+    """Scores of attributes from a region's feature and its best class, background included."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        super().__init__()
+        roi = config.roi
+        self.obj_embed = nn.Embedding(roi.classes + 1, roi.attribute_embedding)
+        inputs = config.feature_width + roi.attribute_embedding
+        self.fc = nn.Sequential(nn.Linear(inputs, roi.attribute_hidden), nn.ReLU())
+        self.attr_score = nn.Linear(
+            roi.attribute_hidden, roi.attributes + (1 if roi.attribute_none else 0)
+        )
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        """(R, D) and (R, K) -> (R, attributes)."""
+        embedded = self.obj_embed(logits.argmax(dim=1))  # (R, embedding)
+        scores: Tensor = self.attr_score(self.fc(torch.cat((features, embedded), dim=1)))
+        return scores
+
+
+class RegionHeads(nn.Module):
+    """Maps and boxes to features, classes and attributes."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        super().__init__()
+        roi = config.roi
+        self.config = config
+        self.pooler = RegionPooler(config)
+        self.res5 = Stage(config.resnet, 5) if roi.head == "res5" else None
+        pre = roi.head == "res5" and config.resnet.pre_activation
+        self.res5_bn = FrozenNorm(config.feature_width, 2e-5) if pre else None
+        self.box_head = FullyConnected(config) if roi.head == "fc" else None
+        self.box_predictor = BoxPredictor(config)
+        self.attribute_predictor = AttributePredictor(config) if roi.attributes else None
+
+    def forward(self, maps: dict[str, Tensor], boxes: Tensor, chunk: int) -> RegionOutputs:
+        """An image's maps (1, C, h, w) and boxes (R, 4) -> what they are, `chunk` at a time."""
+        used = [maps[name] for name in self.config.roi.maps]
+        levels = self.pooler.levels(boxes)
+        features = [
+            self.head(
+                self.pooler(
+                    used,
+                    boxes[start : start + chunk],
+                    None if levels is None else levels[start : start + chunk],
+                )
+            )
+            for start in range(0, len(boxes), chunk)
+        ]
+        if not features:
+            return self.predict(boxes.new_zeros(0, self.config.feature_width))
+        return self.predict(torch.cat(features))  # (R, D)
+
+    def head(self, pooled: Tensor) -> Tensor:
+        """Pooled regions (R, C, P, P) -> features (R, D), float32."""
+        if self.res5 is None:
+            return (pooled.flatten(1) if self.box_head is None else self.box_head(pooled)).float()
+        return self.last_map(pooled, self.config.roi.res5_dilation).float().mean(dim=(2, 3))
+
+    def last_map(self, x: Tensor, dilation: int) -> Tensor:
+        """(R, C, h, w) of res4 -> (R, D, h', w') of res5; pre-activated ones come normed."""
+        if self.res5 is None:
+            raise ValueError("only a head of residual blocks has a last map")
+        if self.res5_bn is None:
+            y: Tensor = self.res5(x, dilation)
+            return y
+        return F.relu_(self.res5_bn(self.res5(x, dilation, activated=True)))
+
+    def predict(self, features: Tensor) -> RegionOutputs:
+        """Features (R, D) -> what they are."""
+        logits = self.box_predictor.cls_score(features)
+        return RegionOutputs(
+            features=features,
+            logits=logits,
+            deltas=self.box_predictor.bbox_pred(features),
+            attributes=None
+            if self.attribute_predictor is None
+            else self.attribute_predictor(features, logits),
+        )
+
+    def fold(self) -> None:
+        """Merge norms into convolutions."""
+        if self.res5 is not None:
+            self.res5.fold()
