@@ -100,16 +100,25 @@ class Attention(nn.Module):
 
 
 class AddNorm(nn.Module):
-    """LayerNorm(x + dropout(f(x)))."""
+    """LayerNorm(x + dropout(f(x))), and with `twice` a second one around the first.
 
-    def __init__(self, width: int, dropout: float) -> None:
+    The releases of DLCT, RSTNet, S2 and DIFNet norm every attention twice.
+    """
+
+    def __init__(self, width: int, dropout: float, twice: bool = False) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
+        self.outer = nn.LayerNorm(width) if twice else None
 
-    def forward(self, x: Tensor, change: Tensor) -> Tensor:
+    def once(self, x: Tensor, change: Tensor) -> Tensor:
+        """The inner add-and-norm alone."""
         normed: Tensor = self.norm(x + self.dropout(change))
         return normed
+
+    def forward(self, x: Tensor, change: Tensor) -> Tensor:
+        normed = self.once(x, change)
+        return normed if self.outer is None else self.outer(x + self.dropout(normed))
 
 
 class FeedForward(nn.Module):

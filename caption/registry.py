@@ -9,6 +9,7 @@ from typing import Any
 
 from caption.captioner import Captioner
 from caption.errors import CaptionError
+from caption.models.context_assisted import CATConfig, ContextAssistedTransformer
 from caption.transformer import Transformer, TransformerConfig
 
 
@@ -39,8 +40,14 @@ def _transformer(
     return Transformer(config, in_width=in_width, vocabulary=vocabulary)
 
 
+def _cat(config: CATConfig, widths: Mapping[str, int], vocabulary: int) -> Captioner:
+    in_width = stream_width(widths, config.stream)
+    return ContextAssistedTransformer(config, in_width=in_width, vocabulary=vocabulary)
+
+
 MODELS: dict[str, Entry] = {
     "transformer": Entry(TransformerConfig, _transformer, "the plain Transformer, post-norm"),
+    "cat": Entry(CATConfig, _cat, "CAT and LightCAT: cross-attention with history"),
 }
 
 

@@ -46,6 +46,7 @@ class TransformerConfig:
     decoder_layers: int = 3
     dropout: float = 0.1  # after attention, after and inside feed-forward, on the input
     max_words: int = 54  # longest caption the position table serves
+    double_norm: bool = False  # a second add-and-norm around every attention (DLCT, S2, DIFNet)
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -147,7 +148,7 @@ class PlainCrossAttention(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = Attention(config.width, config.heads)
-        self.add_norm = AddNorm(config.width, config.dropout)
+        self.add_norm = AddNorm(config.width, config.dropout, config.double_norm)
 
     def prepare(self, level: Tensor, mask: Tensor) -> Source:
         """Keys and values of an encoder level (B, N, D), its real rows (B, N)."""
@@ -186,7 +187,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig, self_attention: nn.Module) -> None:
         super().__init__()
         self.self_attention = self_attention
-        self.add_norm = AddNorm(config.width, config.dropout)
+        self.add_norm = AddNorm(config.width, config.dropout, config.double_norm)
         self.feed_forward = FeedForward(config.width, config.feed_forward, config.dropout)
 
     def forward(self, x: Tensor, image: ImageRows) -> Tensor:
@@ -201,7 +202,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig, slots: Slots, layer: int) -> None:
         super().__init__()
         self.self_attention = slots.word_attention(config)
-        self.add_norm = AddNorm(config.width, config.dropout)
+        self.add_norm = AddNorm(config.width, config.dropout, config.double_norm)
         self.cross_attention = slots.cross_attention(config)
         self.wiring = slots.wiring(config, layer)
         self.feed_forward = FeedForward(config.width, config.feed_forward, config.dropout)
