@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,43 @@ def shared_dir() -> Path:
 @pytest.fixture(scope="session")
 def golden_dir() -> Path:
     return _existing(golden_root(), "GOLDEN_DIR")
+
+
+QUICK = (
+    "xe.epochs=2",
+    "xe.warmup=5",
+    "scst.epochs=1",
+    "model.width=32",
+    "model.feed_forward=64",
+    "vocabulary.min_count=1",
+    "decoding.beam=2",
+)
+
+
+@dataclass(frozen=True)
+class SmallDemo:
+    """What `pipeline demo` made of 60 scenes with `QUICK` settings."""
+
+    out: Path
+    table: str
+    report: Path
+
+    @property
+    def run(self) -> Path:
+        return self.out / "transformer"
+
+    @property
+    def scenes(self) -> Path:
+        return self.out / "scenes"
+
+
+@pytest.fixture(scope="session")
+def small_demo(tmp_path_factory: pytest.TempPathFactory) -> SmallDemo:
+    from pipeline import demo  # here, since tests of scoring alone need no torch
+
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "METRICS", ("bleu", "rouge", "cider"))
+        patch.chdir(folder)  # `make demo` gives a relative folder too
+        table, report = demo.run_demo(Path("demo"), 60, "cpu", QUICK)
+    return SmallDemo(out=folder / "demo", table=table, report=folder / report)

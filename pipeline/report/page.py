@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
-from PIL import Image
 
 from caption.data import read_captions
-from evaluate.scores import Scores
+from evaluate.scores import COLUMNS, Scores
 from extract.cache import FeatureCache, flat
-from extract.errors import ExtractError
-from extract.images import ImageLimits, ImageRules, read_image
+from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.report.curves import charts, read_metrics
-from pipeline.results import read_results
+from pipeline.report.pictures import frame, gather
+from pipeline.report.words import length_bars, tokenized, word_facts
+from pipeline.results import canonical_id, read_results
 from pipeline.run_folder import RunFolder, open_run
-from pipeline.tables import COLUMNS, HEADINGS, percent
+from pipeline.tables import percent
 
-log = logging.getLogger(__name__)
-
-SHOWN = 8  # pictures of each kind: best, worst, and in between
-THUMBNAIL = 320  # longer side in pixels
+NAMES = dict(
+    zip(
+        COLUMNS,
+        ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr-D", "SPICE"),
+        strict=True,
+    )
+)
+SHUFFLED = "-shuffled"  # how `pipeline eval --shuffle-features` ends a split's name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """One image of the report."""
+class Row:
+    """The scores of one split."""
 
-    image_id: str
-    caption: str
-    references: list[str]
-    cider: float | None
-    picture: str | None  # as a data URL; None where the file is not there any more
+    split: str
+    cells: list[tuple[str, str, str]]  # metric, value, half of its 95 % interval or ""
 
 
 def write_report(run: Path, images: Path | None = None) -> Path:
@@ -50,33 +48,39 @@ def write_report(run: Path, images: Path | None = None) -> Path:
     Raises PipelineError when nothing of the run was evaluated yet.
     """
     folder = open_run(run)
-    names = sorted(path.stem for path in (run / "scores").glob("*.json"))
-    if not names:
+    splits = sorted(path.stem for path in (run / "scores").glob("*.json"))
+    if not splits:
         raise PipelineError(
             f"{run}: no scores yet; type pipeline eval --run {run} --split test, then again"
         )
-    scores = {name: _scores(folder, name) for name in names}
-    main = "test" if "test" in names else names[0]
-    captions = read_results(folder.results(main), allow_empty=True).captions
-    groups = _groups(folder, scores[main], captions, images)
+    split = "test" if "test" in splits else splits[0]
+    scores = {name: _scores(folder, name) for name in splits}
+    captions = read_results(folder.results(split), allow_empty=True).captions
+    data = read_captions(folder.captions)
+    references = {canonical_id(image.image_id): image.captions for image in data.images}
+    cider = _per_image(scores[split], "CIDEr")
+    groups = gather(captions, references, cider, FeatureCache(folder.features), images)
+    own, theirs = tokenized(captions, references)
+    metrics = read_metrics(folder.metrics)
     page = _template().render(
         run=run.resolve().name,
-        recipe=folder.recipe,
-        model=folder.recipe.model_name(),
-        charts=[(title, Markup(svg)) for title, svg in charts(read_metrics(folder.metrics))],
-        headings=[HEADINGS[c] for c in COLUMNS],
-        rows={n: [percent(s.corpus.get(c)) for c in COLUMNS] for n, s in scores.items()},
-        unavailable=scores[main].unavailable,
-        signature=scores[main].signature,
-        split=main,
+        facts=_facts(folder, split, len(captions)),
+        charts=[(title, Markup(svg)) for title, svg in charts(metrics)],
+        self_critical=any(line["stage"] == "scst" for line in metrics),
+        headings=list(NAMES.values()),
+        rows=[_row(folder, name, one) for name, one in scores.items()],
+        shuffled=any(name.endswith(SHUFFLED) for name in splits),
+        unavailable={NAMES.get(c, c): why for c, why in scores[split].unavailable.items()},
+        warnings=scores[split].warnings,
+        signature=scores[split].signature,
+        split=split,
         groups=groups,
-        facts=_facts(captions),
-        lengths=_lengths(captions),
+        frame=f"{frame(groups):.3f}",
+        words=word_facts(own, theirs, len(folder.vocabulary())),
+        lengths=length_bars(own, theirs),
         settings=_settings(folder),
+        version=version("caption-pipeline"),
     )
-    missing = sum(p.picture is None for pictures in groups.values() for p in pictures)
-    if missing:
-        log.warning("%d pictures were not found where they were extracted: --images DIR", missing)
     path = run / "report.html"
     write_text(path, page)
     return path
@@ -84,7 +88,10 @@ def write_report(run: Path, images: Path | None = None) -> Path:
 
 def _template() -> Any:
     environment = Environment(
-        loader=PackageLoader("pipeline.report"), autoescape=select_autoescape(default=True)
+        loader=PackageLoader("pipeline.report"),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template("report.html")
 
@@ -93,83 +100,36 @@ def _scores(folder: RunFolder, name: str) -> Scores:
     return Scores.from_json(folder.scores(name).read_text(encoding="utf-8"))
 
 
-def _groups(
-    folder: RunFolder, scores: Scores, captions: Mapping[str, str], images: Path | None
-) -> dict[str, list[Picture]]:
-    """Pictures best and worst by CIDEr-D and evenly from between; all alike without CIDEr-D."""
-    data = read_captions(folder.captions)
-    references = {image.image_id: image.captions for image in data.images}
-    files = _files(folder, images)
-    values = scores.per_image.get("CIDEr")
-    by_id = dict(zip(map(str, scores.ids), values, strict=True)) if values else {}
-    order = sorted(captions, key=lambda image: -by_id.get(image, 0.0))
-    middle = order[SHOWN : len(order) - SHOWN]
-    step = max(1, len(middle) // SHOWN)
-    chosen = {
-        "Best by CIDEr-D": order[:SHOWN],
-        "Between": middle[::step][:SHOWN],
-        "Worst by CIDEr-D": order[SHOWN:][-SHOWN:][::-1],
-    }
-    return {
-        title: [
-            Picture(
-                image_id=image,
-                caption=captions[image],
-                references=references.get(image, []),
-                cider=by_id.get(image),
-                picture=_thumbnail(files.get(image)),
-            )
-            for image in ids
-        ]
-        for title, ids in chosen.items()
-        if ids
-    }
+def _per_image(scores: Scores, column: str) -> dict[str, float]:
+    """Image id -> value; empty where the metric was not computed."""
+    values = scores.per_image.get(column)
+    return dict(zip(map(str, scores.ids), values, strict=True)) if values else {}
 
 
-def _files(folder: RunFolder, images: Path | None) -> dict[str, Path]:
-    """Where the photographs are: as the cache has it, or below `images`."""
-    cache = FeatureCache(folder.features)
-    found = {}
-    for image in cache.ids:
-        file = Path(cache.read(image, []).file)
-        found[image] = images / file.name if images is not None else file
-    return found
-
-
-def _thumbnail(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        pixels = read_image(path, ImageRules(), ImageLimits()).pixels
-    except ExtractError:
-        return None
-    picture = Image.fromarray(pixels)
-    picture.thumbnail((THUMBNAIL, THUMBNAIL))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-def _facts(captions: Mapping[str, str]) -> list[tuple[str, str]]:
-    texts = list(captions.values())
-    words = Counter(word for text in texts for word in text.split())
-    common, count = Counter(texts).most_common(1)[0]
-    return [
-        ("captions", f"{len(texts):,}"),
-        ("distinct captions", f"{len(set(texts)):,} ({100 * len(set(texts)) / len(texts):.0f} %)"),
-        ("most frequent caption", f"{100 * count / len(texts):.1f} %: {common}"),
-        ("words in use", f"{len(words):,}"),
-        ("mean length", f"{sum(words.values()) / len(texts):.1f} words"),
-        ("most frequent words", ", ".join(word for word, _ in words.most_common(15))),
+def _row(folder: RunFolder, name: str, scores: Scores) -> Row:
+    intervals: Mapping[str, Mapping[str, float]] = read_json(folder.scores(name)).get(
+        "intervals", {}
+    )
+    shown = name.removesuffix(SHUFFLED) + ", images shuffled" * name.endswith(SHUFFLED)
+    cells = [
+        (NAMES[c], percent(scores.corpus.get(c)), _half_width(intervals.get(c))) for c in COLUMNS
     ]
+    return Row(split=shown, cells=cells)
 
 
-def _lengths(captions: Mapping[str, str]) -> list[tuple[int, int, float]]:
-    """(length in words, captions, share of the most frequent length)."""
-    counts = Counter(len(text.split()) for text in captions.values())
-    top = max(counts.values())
-    span: Sequence[int] = range(min(counts), max(counts) + 1)
-    return [(length, counts[length], counts[length] / top) for length in span]
+def _half_width(interval: Mapping[str, float] | None) -> str:
+    return f"±{50 * (interval['high'] - interval['low']):.1f}" if interval else ""
+
+
+def _facts(folder: RunFolder, split: str, images: int) -> Sequence[str]:
+    recipe = folder.recipe
+    return (
+        f"captioner {recipe.model_name()}",
+        f"recipe {recipe.name}",
+        f"features {folder.fingerprint.get('preset', 'of no preset')}",
+        f"seed {recipe.seed}",
+        f"{images:,} images of the split {split}",
+    )
 
 
 def _settings(folder: RunFolder) -> list[tuple[str, str]]:
