@@ -122,7 +122,7 @@ class DecodingConfig:
 class TrainingConfig:
     """Both stages and what surrounds them."""
 
-    seed: int = 1
+    seed: int = 1  # of weights, order of the images and draws
     data: DataConfig = field(default_factory=DataConfig)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     xe: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import sys
@@ -11,12 +10,8 @@ from importlib.metadata import version
 
 import click
 
-from caption.errors import CaptionError
-from evaluate.errors import EvaluateError
-from extract.errors import ExtractError
-from pipeline.errors import PipelineError
-
-USER_ERRORS = (PipelineError, ExtractError, CaptionError, EvaluateError)
+from pipeline.errors import USER_ERRORS, WrongUsage
+from pipeline.nearest import hint
 
 # command -> one line of help; the command itself is `pipeline.commands.<name>:command`
 COMMANDS = {
@@ -41,10 +36,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            if near:
-                raise click.UsageError(f"no command {name!r}; did you mean {near[0]!r}?", ctx)
-            return None
+            raise click.UsageError(f"no command {name!r}{hint(name, COMMANDS)}", ctx)
         command: click.Command = importlib.import_module(f"pipeline.commands.{name}").command
         return command
 
@@ -86,5 +78,5 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except USER_ERRORS as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, WrongUsage) else 1)
     sys.exit(code if isinstance(code, int) else 0)

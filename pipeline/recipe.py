@@ -7,9 +7,9 @@ what was wanted.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -20,7 +20,8 @@ import yaml
 from caption.config import TrainingConfig
 from caption.registry import entry
 from extract.cache import differences, flat
-from pipeline.errors import PipelineError
+from pipeline.errors import USER_ERRORS, PipelineError, WrongUsage
+from pipeline.nearest import hint
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ T = TypeVar("T")
 class Recipe(TrainingConfig):
     """A training recipe: the captioner and how it is trained."""
 
-    name: str = "recipe"
+    name: str = "recipe"  # what the recipe is called
     source: str = ""  # where the numbers come from
     model: Mapping[str, Any] = field(default_factory=dict)  # `name` and that model's own keys
 
@@ -58,14 +59,20 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     recipes = shipped()
     path = recipes.get(name_or_path, Path(name_or_path))
     if not path.is_file():
-        near = difflib.get_close_matches(name_or_path, recipes, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PipelineError(
-            f"no recipe {name_or_path!r}; there are {', '.join(recipes)}, or give a YAML file{hint}"
-        )
-    recipe = from_mapping(Recipe, apply(read_yaml(path), overrides), f"recipe {name_or_path}")
-    recipe.model_config()
+        raise WrongUsage(f"no recipe or YAML file {name_or_path!r}{hint(name_or_path, recipes)}")
+    with as_typed():
+        recipe = from_mapping(Recipe, apply(read_yaml(path), overrides), f"recipe {name_or_path}")
+        recipe.model_config()
     return recipe
+
+
+@contextmanager
+def as_typed() -> Iterator[None]:
+    """Errors about names and values that were typed or written into a recipe are wrong usage."""
+    try:
+        yield
+    except USER_ERRORS as error:
+        raise WrongUsage(str(error)) from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -102,8 +109,9 @@ def apply(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
 
 def override(config: T, overrides: Sequence[str]) -> T:
     """A dataclass with `key=value` overrides, checked as `from_mapping` does."""
-    settings = apply(to_mapping(config), overrides)
-    return from_mapping(type(config), settings, "settings")
+    with as_typed():
+        settings = apply(to_mapping(config), overrides)
+        return from_mapping(type(config), settings, "settings")
 
 
 def from_mapping(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
@@ -113,9 +121,7 @@ def from_mapping(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
     values = {}
     for key, value in settings.items():
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
-            raise PipelineError(f"{where}: unknown key {str(key)!r}{hint}")
+            raise PipelineError(f"{where}: unknown key {str(key)!r}{hint(key, names)}")
         values[key] = _value(hints[key], value, f"{where}: {key}")
     return kind(**values)
 

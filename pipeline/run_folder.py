@@ -22,7 +22,7 @@ from caption.registry import entry
 from caption.vocabulary import Vocabulary
 from extract.cache import FeatureCache, differences
 from pipeline import recipe as recipes
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, WrongUsage
 from pipeline.recipe import Recipe
 
 
@@ -113,7 +113,7 @@ def open_run(path: str | Path) -> RunFolder:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU. Raises PipelineError when it is not there."""
+    """`auto` takes CUDA, then MPS, then the CPU. Raises WrongUsage when it is not there."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -124,7 +124,7 @@ def choose_device(name: str) -> torch.device:
         "mps": torch.backends.mps.is_available(),
     }
     if not there.get(name, False):
-        raise PipelineError(
+        raise WrongUsage(
             f"--device {name} is not available here; there is"
             f" {', '.join(k for k, v in there.items() if v)}"
         )

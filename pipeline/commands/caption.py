@@ -11,11 +11,15 @@ from pipeline.own_photos import caption_photos
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--run", required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--run", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--beam", type=click.IntRange(min=1), help="Beam width (default: the run's).")
 @click.option("--num-captions", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--boxes", type=click.Path(path_type=Path), help="Boxes, for runs on given regions.")
+@click.option(
+    "--boxes",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Boxes, for runs on given regions.",
+)
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
 @click.option("--device", default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

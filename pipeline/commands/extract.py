@@ -18,17 +18,18 @@ from extract.run import Summary, extract, plan
 from extract.sources import Source, find_sources
 from pipeline.errors import PipelineError
 from pipeline.progress import Progress
-from pipeline.recipe import override
+from pipeline.recipe import as_typed, override
 from pipeline.run_folder import choose_device
 
 SOME_FAILED = 3  # exit code
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("inputs", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("inputs", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--preset", "name", help="How features are made; see --list-presets.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the cache.")
-@click.option("--boxes", type=click.Path(path_type=Path), help="JSON of boxes: region features.")
+@click.option("--boxes", type=_FILE, help="JSON of boxes: region features.")
 @click.option(
     "-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a preset's number."
 )
@@ -78,7 +79,8 @@ def command(
     ]
     if missing or name is None or out is None:
         raise click.UsageError(f"{', '.join(missing)} missing; see pipeline extract --help")
-    preset = override(presets.get(name), overrides)
+    with as_typed():
+        preset = override(presets.get(name), overrides)
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
     extractor = Extractor(name, preset, str(choose_device(device)), given)

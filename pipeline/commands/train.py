@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from pipeline import recipe as recipes
-from pipeline.errors import PipelineError
+from pipeline.errors import WrongUsage
 from pipeline.run_folder import choose_device, open_run
+from pipeline.settings import commented
 from pipeline.training import train
 
 
@@ -23,7 +24,9 @@ from pipeline.training import train
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option("--list-recipes", is_flag=True, help="Show the recipes and exit.")
-@click.option("--show", is_flag=True, help="Print the resolved recipe and exit.")
+@click.option(
+    "--show", is_flag=True, help="Print the recipe with every setting and its meaning, and exit."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def command(
     name: str | None,
@@ -56,7 +59,7 @@ def command(
             raise click.UsageError("--recipe is missing; pipeline train --list-recipes shows them")
         recipe = recipes.load(name, overrides)
     if show:
-        click.echo(recipes.dump(recipes.to_mapping(recipe)))
+        click.echo(commented(recipe))
         return
     missing = [
         option
@@ -67,7 +70,7 @@ def command(
         raise click.UsageError(f"{', '.join(missing)} missing")
     for option, path in (("--features", features), ("--captions", captions)):
         if not path.exists():
-            raise PipelineError(f"{option} {path}: not there")
+            raise WrongUsage(f"{option} {path}: not there")
     run, position = train(recipe, captions, features, out, choose_device(device))
     if as_json:
         outcome = {"run": str(out), "cider": position.best, "seconds": position.seconds}

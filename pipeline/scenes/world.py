@@ -6,11 +6,11 @@ it. Fix the generator before training any proposed model.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
+from pipeline.nearest import hint
 from pipeline.scenes.words import COLOURS, NOUNS
 
 _MAX_OBJECTS = 20
@@ -89,7 +89,7 @@ class World:
             raise PipelineError(f"longest is {self.longest}, wanted room for a clause, 16 or more")
         for shape in self.held_out:
             if shape not in NOUNS:
-                raise PipelineError(f"held_out: unknown shape {shape!r}{_hint(shape, list(NOUNS))}")
+                raise PipelineError(f"held_out: unknown shape {shape!r}{hint(shape, NOUNS)}")
 
 
 _SHARES = (
@@ -110,8 +110,3 @@ def frequencies(world: World) -> tuple[list[float], list[float]]:
     shapes = [(n + 1.0) ** -world.long_tail for n in range(len(NOUNS))]
     colours = [(n + 1.0) ** -(world.long_tail * COLOUR_TAIL) for n in range(len(COLOURS))]
     return [s / sum(shapes) for s in shapes], [c / sum(colours) for c in colours]
-
-
-def _hint(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
