@@ -62,6 +62,10 @@ class Attention(nn.Module):
         """Keys and values of (B, N, D) rows, to be computed once and kept."""
         return KeysValues(self.split(self.key(source)), self.split(self.value(source)))
 
+    def queries(self, rows: Tensor, mask: Tensor | None) -> Tensor:
+        """Queries (B, H, Q, d) of (B, Q, D) rows; `mask` is there for normalized ones."""
+        return self.split(self.query(rows))
+
     def forward(
         self, queries: Tensor, source: KeysValues, mask: Tensor | None, bias: Tensor | None = None
     ) -> Tensor:
@@ -74,7 +78,7 @@ class Attention(nn.Module):
         if bias is not None and allowed is not None:
             allowed = bias.masked_fill(~allowed, -math.inf)  # (B, H, Q, N)
         mixed = F.scaled_dot_product_attention(
-            self.split(self.query(queries)),  # (B, H, Q, d)
+            self.queries(queries, mask),  # (B, H, Q, d)
             source.keys,
             source.values,
             attn_mask=bias if allowed is None else allowed,
@@ -85,7 +89,7 @@ class Attention(nn.Module):
         self, queries: Tensor, source: KeysValues, mask: Tensor | None, bias: Tensor | None = None
     ) -> Tensor:
         """The attention weights (B, H, Q, N) that `forward` mixes the values with."""
-        q = self.split(self.query(queries))  # (B, H, Q, d)
+        q = self.queries(queries, mask)  # (B, H, Q, d)
         logits = q @ source.keys.transpose(-1, -2) / math.sqrt(q.shape[-1])  # (B, H, Q, N)
         if bias is not None:
             logits = logits + bias

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from caption.errors import CaptionError
 
 
-def _choice(key: str, value: str, allowed: tuple[str, ...]) -> None:
+def choice(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise CaptionError unless the value of a setting is one of those allowed."""
     if value not in allowed:
         raise CaptionError(f"{key} is {value!r}, wanted one of {', '.join(allowed)}")
 
@@ -29,7 +30,7 @@ class DataConfig:
     shuffle_features: bool = False  # give each image another's features: a language-only model
 
     def __post_init__(self) -> None:
-        _choice("data.tokenizer", self.tokenizer, ("ptb", "file"))
+        choice("data.tokenizer", self.tokenizer, ("ptb", "file"))
         _positive(data__max_words=self.max_words)
 
 
@@ -62,7 +63,7 @@ class CrossEntropyConfig:
     smoothing: float = 0.0  # label smoothing
 
     def __post_init__(self) -> None:
-        _choice("xe.schedule", self.schedule, ("noam", "linear"))
+        choice("xe.schedule", self.schedule, ("noam", "linear"))
         _positive(
             xe__images=self.images,
             xe__captions=self.captions,
@@ -87,8 +88,8 @@ class SelfCriticalConfig:
     eos: bool = False  # count the end of the sentence as a word of the reward
 
     def __post_init__(self) -> None:
-        _choice("scst.baseline", self.baseline, ("beams", "greedy"))
-        _choice("scst.document", self.document, ("caption", "image"))
+        choice("scst.baseline", self.baseline, ("beams", "greedy"))
+        choice("scst.document", self.document, ("caption", "image"))
         _positive(
             scst__images=self.images,
             scst__samples=self.samples,
@@ -132,6 +133,6 @@ class TrainingConfig:
     save_every: float = 120.0  # seconds between checkpoints inside an epoch
 
     def __post_init__(self) -> None:
-        _choice("precision", self.precision, ("float32", "bfloat16"))
+        choice("precision", self.precision, ("float32", "bfloat16"))
         if self.decoding.max_words < 2 or self.data.max_words < 1:
             raise CaptionError("decoding.max_words is below 2: no room for a word and its end")

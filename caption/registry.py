@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from caption.captioner import Captioner
 from caption.errors import CaptionError
+from caption.models import normalized_geometry, position_aware
 from caption.models.context_assisted import CATConfig, ContextAssistedTransformer
-from caption.transformer import Transformer, TransformerConfig
+from caption.models.normalized_geometry import NormalizedGeometryConfig
+from caption.models.position_aware import PositionAwareConfig
+from caption.transformer import Slots, Transformer, TransformerConfig
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Entry:
     config: type
     build: Callable[[Any, Mapping[str, int], int], Captioner]
     about: str
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> its keys
 
 
 def stream_width(widths: Mapping[str, int], stream: str) -> int:
@@ -33,11 +37,23 @@ def stream_width(widths: Mapping[str, int], stream: str) -> int:
     return widths[stream]
 
 
-def _transformer(
-    config: TransformerConfig, widths: Mapping[str, int], vocabulary: int
+def _filled(slots: Slots) -> Callable[[Any, Mapping[str, int], int], Captioner]:
+    """How to build the Transformer with a paper's slots."""
+
+    def build(config: TransformerConfig, widths: Mapping[str, int], vocabulary: int) -> Captioner:
+        in_width = stream_width(widths, config.stream)
+        return Transformer(config, in_width=in_width, vocabulary=vocabulary, slots=slots)
+
+    return build
+
+
+def _position_aware(
+    config: PositionAwareConfig, widths: Mapping[str, int], vocabulary: int
 ) -> Captioner:
     in_width = stream_width(widths, config.stream)
-    return Transformer(config, in_width=in_width, vocabulary=vocabulary)
+    low_width = stream_width(widths, config.low_stream) if config.fusion else 0
+    slots = position_aware.slots(config, low_width)
+    return Transformer(config, in_width=in_width, vocabulary=vocabulary, slots=slots)
 
 
 def _cat(config: CATConfig, widths: Mapping[str, int], vocabulary: int) -> Captioner:
@@ -46,9 +62,30 @@ def _cat(config: CATConfig, widths: Mapping[str, int], vocabulary: int) -> Capti
 
 
 MODELS: dict[str, Entry] = {
-    "transformer": Entry(TransformerConfig, _transformer, "the plain Transformer, post-norm"),
+    "transformer": Entry(TransformerConfig, _filled(Slots()), "the plain Transformer, post-norm"),
     "cat": Entry(CATConfig, _cat, "CAT and LightCAT: cross-attention with history"),
+    "normalized_geometry": Entry(
+        NormalizedGeometryConfig,
+        _filled(normalized_geometry.SLOTS),
+        "NG-SAN: normalized and geometry-aware self-attention",
+        variants=normalized_geometry.VARIANTS,
+    ),
+    "position_aware": Entry(
+        PositionAwareConfig,
+        _position_aware,
+        "the position-aware Transformer on two levels of a pyramid",
+        variants=position_aware.VARIANTS,
+    ),
 }
+
+
+def variants() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every registered captioner and variant: `name` or `name/variant` -> name and its keys."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, known in MODELS.items():
+        found[name] = (name, {})
+        found |= {f"{name}/{one}": (name, dict(keys)) for one, keys in known.variants.items()}
+    return found
 
 
 def entry(name: str) -> Entry:

@@ -47,6 +47,7 @@ class TransformerConfig:
     dropout: float = 0.1  # after attention, after and inside feed-forward, on the input
     max_words: int = 54  # longest caption the position table serves
     double_norm: bool = False  # a second add-and-norm around every attention (DLCT, S2, DIFNet)
+    output_bias: bool = False  # a bias for each word behind the last linear map
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -269,7 +270,7 @@ class Transformer(Captioner):
         self.decoder = nn.ModuleList(
             DecoderLayer(config, slots, layer) for layer in range(config.decoder_layers)
         )
-        self.output = nn.Linear(config.width, vocabulary, bias=False)
+        self.output = nn.Linear(config.width, vocabulary, bias=config.output_bias)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)

@@ -1,4 +1,4 @@
-"""What every registered captioner must do."""
+"""What every registered captioner, and every variant of it, must do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caption.captioner import Captioner
 from caption.decode import beam_search, greedy
 from caption.features import Features
 from caption.losses import cross_entropy
-from caption.registry import MODELS
+from caption.registry import MODELS, variants
 from caption.transformer import no_gradients
 from caption.vocabulary import BOS
 from tests.caption.toy import WIDTH, random_features
@@ -31,13 +31,14 @@ SMALL = {
 
 STREAMS = ("grids", "regions", "pyramid_high", "pyramid_low")
 
-pytestmark = pytest.mark.parametrize("name", list(MODELS))
+pytestmark = pytest.mark.parametrize("name", list(variants()))
 
 
 def build(name: str, **changes: object) -> Captioner:
-    entry = MODELS[name]
+    registered, keys = variants()[name]
+    entry = MODELS[registered]
     known = {field.name for field in fields(entry.config)}
-    settings = {key: value for key, value in {**SMALL, **changes}.items() if key in known}
+    settings = {key: value for key, value in {**SMALL, **keys, **changes}.items() if key in known}
     torch.manual_seed(3)
     model = entry.build(entry.config(**settings), {stream: WIDTH for stream in STREAMS}, WORDS)
     with torch.no_grad():
