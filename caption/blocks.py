@@ -1,6 +1,7 @@
 """The parts that captioners are made of: attention, add-and-norm, feed-forward, positions.
 
-Legend: B images, N rows of an image, Q queries, T words, D width, H heads, d width of a head.
+Legend: B images, N rows of an image, Q queries, R captions or beams (grouped by image), T words,
+D width, H heads, d width of a head.
 All layers are post-norm, as in Vaswani et al., "Attention Is All You Need" (2017).
 """
 
@@ -184,3 +185,13 @@ def sinusoids(length: int, width: int) -> Tensor:
 def causal_mask(length: int, device: torch.device) -> Tensor:
     """(1, T, T), True where a word may look: at itself and before."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None]
+
+
+def by_image(per_row: Tensor, images: int) -> Tensor:
+    """(R, H, T, ..) -> (B, H, R/B T, ..)."""
+    return per_row.unflatten(0, (images, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def by_row(per_image: Tensor, words: int) -> Tensor:
+    """(B, H, R/B T, ..) -> (R, H, T, ..)."""
+    return per_image.unflatten(2, (-1, words)).transpose(1, 2).flatten(0, 1)

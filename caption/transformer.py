@@ -24,6 +24,7 @@ from caption.blocks import (
     FeatureInput,
     FeedForward,
     KeysValues,
+    by_row,
     causal_mask,
     sinusoids,
 )
@@ -161,6 +162,12 @@ class PlainCrossAttention(nn.Module):
         queries = x.reshape(images, -1, x.shape[-1])  # (B, R/B T, D)
         attended = self.attention(queries, source.rows, source.mask[:, None])  # (B, R/B T, D)
         return self.add_norm(x, attended.reshape(x.shape)), None  # (R, T, D)
+
+    def weights(self, x: Tensor, source: Source, past: Kept | None) -> tuple[Tensor, None]:
+        """The attention weights (R, H, T, N) on the image's rows; none are on a history."""
+        queries = x.reshape(source.mask.shape[0], -1, x.shape[-1])  # (B, R/B T, D)
+        weights = self.attention.weights(queries, source.rows, source.mask[:, None])
+        return by_row(weights, x.shape[1]), None  # (R, H, T, N)
 
 
 class OneLevel(nn.Module):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from caption.blocks import KeysValues
+from caption.blocks import KeysValues, by_image, by_row
 from caption.captioner import TrainingPass
 from caption.errors import CaptionError
 from caption.transformer import (
@@ -135,16 +135,6 @@ class Reading(NamedTuple):
     rows: Tensor  # (R, H, T, d) the image's values under those weights
     history: Block  # weights (R, H, T, t)
     memory: History
-
-
-def by_image(per_row: Tensor, images: int) -> Tensor:
-    """(R, H, T, ..) -> (B, H, R/B T, ..)."""
-    return per_row.unflatten(0, (images, -1)).transpose(1, 2).flatten(2, 3)
-
-
-def by_row(per_image: Tensor, words: int) -> Tensor:
-    """(B, H, R/B T, ..) -> (R, H, T, ..)."""
-    return per_image.unflatten(2, (-1, words)).transpose(1, 2).flatten(0, 1)
 
 
 def _over_image(queries: Tensor, source: Source) -> tuple[Block, Tensor]:
