@@ -9,7 +9,7 @@ from typing import Any
 
 from caption.captioner import Captioner
 from caption.errors import CaptionError
-from caption.models import normalized_geometry, position_aware
+from caption.models import context_assisted, normalized_geometry, position_aware
 from caption.models.context_assisted import CATConfig, ContextAssistedTransformer
 from caption.models.normalized_geometry import NormalizedGeometryConfig
 from caption.models.position_aware import PositionAwareConfig
@@ -37,12 +37,14 @@ def stream_width(widths: Mapping[str, int], stream: str) -> int:
     return widths[stream]
 
 
-def _filled(slots: Slots) -> Callable[[Any, Mapping[str, int], int], Captioner]:
-    """How to build the Transformer with a paper's slots."""
+def _filled(
+    slots: Slots, kind: Callable[..., Captioner] = Transformer
+) -> Callable[[Any, Mapping[str, int], int], Captioner]:
+    """How to build the Transformer, or another kind of it, with a paper's slots."""
 
     def build(config: TransformerConfig, widths: Mapping[str, int], vocabulary: int) -> Captioner:
         in_width = stream_width(widths, config.stream)
-        return Transformer(config, in_width=in_width, vocabulary=vocabulary, slots=slots)
+        return kind(config, in_width=in_width, vocabulary=vocabulary, slots=slots)
 
     return build
 
@@ -56,14 +58,14 @@ def _position_aware(
     return Transformer(config, in_width=in_width, vocabulary=vocabulary, slots=slots)
 
 
-def _cat(config: CATConfig, widths: Mapping[str, int], vocabulary: int) -> Captioner:
-    in_width = stream_width(widths, config.stream)
-    return ContextAssistedTransformer(config, in_width=in_width, vocabulary=vocabulary)
-
-
 MODELS: dict[str, Entry] = {
     "transformer": Entry(TransformerConfig, _filled(Slots()), "the plain Transformer, post-norm"),
-    "cat": Entry(CATConfig, _cat, "CAT and LightCAT: cross-attention with history"),
+    "cat": Entry(
+        CATConfig,
+        _filled(Slots(), ContextAssistedTransformer),
+        "CAT and LightCAT: cross-attention that reads its own earlier contexts",
+        variants=context_assisted.VARIANTS,
+    ),
     "normalized_geometry": Entry(
         NormalizedGeometryConfig,
         _filled(normalized_geometry.SLOTS),

@@ -187,11 +187,11 @@ class ContextAssisted(nn.Module):
     def read(self, x: Tensor, sources: Sources, past: Kept | None) -> Reading:
         """Both blocks of the final pass over words (R, T, D)."""
         first, second = self.inner.attention, self.second.attention
-        queries = first.split(first.query(x))  # (R, H, T, d)
+        queries = first.queries(x, None)  # (R, H, T, d)
         image, rows = _over_image(queries, sources.first)
         contexts = x if self.strategy == "light" else self._temporary(x, rows)  # (R, T, D)
         if self.own is not None:
-            queries = second.split(second.query(x))  # (R, H, T, d)
+            queries = second.queries(x, None)  # (R, H, T, d)
             if self.strategy != "ohc":
                 image, rows = _over_image(queries, sources.second)
         kept = second.project(contexts)  # (R, H, T, d)
@@ -208,7 +208,7 @@ class ContextAssisted(nn.Module):
     def temporary(self, x: Tensor, sources: Sources) -> Tensor:
         """The contexts (R, T, D) of the first pass: LN(q + MHA(q, K, V))."""
         attention = self.inner.attention
-        _, rows = _over_image(attention.split(attention.query(x)), sources.first)
+        _, rows = _over_image(attention.queries(x, None), sources.first)
         return self._temporary(x, rows)
 
     def _temporary(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -340,3 +340,18 @@ def _facts(weight: Tensor, valid: Tensor) -> dict[str, float]:
     means = (weight.mean(dim=2) * valid).sum(dim=(1, 2)) / count  # (L,)
     facts = {f"history_{layer}": mean for layer, mean in enumerate(means.tolist(), start=1)}
     return {**facts, "history_first": float(weight[-1, :, :, 0].mean())}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "light": {"strategy": "light"},
+    "no_constraint": {"gamma": 0.0},
+    "fixed_beta": {"learn_beta": False, "beta": 0.3},
+    "bounded_beta": {"bounded_beta": True},
+    "own_second_pass": {"shared": False, "gamma": 0.0},
+    "tca": {"strategy": "tca", "gamma": 0.0},
+    "ohc": {"strategy": "ohc", "gamma": 0.0},
+    "ohc_own_second_pass": {"strategy": "ohc", "shared": False, "gamma": 0.0},
+    "ihc": {"strategy": "ihc"},
+    "ihc_own_second_pass": {"strategy": "ihc", "shared": False, "gamma": 0.0},
+    "double_norm": {"double_norm": True},
+}
