@@ -50,25 +50,31 @@ class CrossEntropyConfig:
     """The first stage."""
 
     epochs: int = 30  # at most
-    patience: int = 5  # stop after so many epochs without a better validation CIDEr-D
+    patience: int | None = 5  # stop after so many epochs without a better CIDEr-D; null: never
     images: int = 10  # images in a batch
     captions: int = 5  # captions of each image in a batch; 1 draws single (image, caption) pairs
     learning_rate: float = 4.4e-4  # at the peak
-    warmup: int = 10000  # steps up to the peak
-    schedule: str = "noam"  # `noam`: inverse square root; `linear`: down to `decay_to`
+    warmup: int = 10000  # steps up to the peak of `noam` and `linear`
+    schedule: str = "noam"  # `noam`: inverse square root; `linear`: to `decay_to`; `epochs`: halved
     decay_to: float = 0.0  # share of the peak at the last step of `linear`
+    rise_epochs: int = 3  # of `epochs`: the first epoch at the peak
+    hold_epochs: int = 6  # of `epochs`: the last epoch at the peak
+    halve_epochs: int = 3  # of `epochs`: then the rate is halved every so many epochs
     betas: tuple[float, float] = (0.9, 0.98)  # of Adam
+    epsilon: float = 1e-8  # of Adam
     weight_decay: float = 0.0  # of AdamW
     clip: float | None = None  # largest gradient norm
     smoothing: float = 0.0  # label smoothing
 
     def __post_init__(self) -> None:
-        choice("xe.schedule", self.schedule, ("noam", "linear"))
+        choice("xe.schedule", self.schedule, ("noam", "linear", "epochs"))
         _positive(
             xe__images=self.images,
             xe__captions=self.captions,
             xe__learning_rate=self.learning_rate,
-            xe__patience=self.patience,
+            xe__patience=1 if self.patience is None else self.patience,
+            xe__rise_epochs=self.rise_epochs,
+            xe__halve_epochs=self.halve_epochs,
         )
 
 
@@ -77,7 +83,7 @@ class SelfCriticalConfig:
     """The second stage."""
 
     epochs: int = 0  # at most; 0 leaves the stage out
-    patience: int = 5  # stop after so many epochs without a better validation CIDEr-D
+    patience: int | None = 5  # stop after so many epochs without a better CIDEr-D; null: never
     images: int = 10  # images in a batch
     samples: int = 5  # captions per image: beams, or draws
     baseline: str = "beams"  # `beams`: mean reward of the image's beams; `greedy`: classic SCST
@@ -94,7 +100,7 @@ class SelfCriticalConfig:
             scst__images=self.images,
             scst__samples=self.samples,
             scst__learning_rate=self.learning_rate,
-            scst__patience=self.patience,
+            scst__patience=1 if self.patience is None else self.patience,
         )
         if self.baseline == "beams" and self.samples < 2:
             raise CaptionError(

@@ -1,6 +1,8 @@
-"""Learning rates as functions of the step."""
+"""Learning rates as functions of the step or of the epoch."""
 
 from __future__ import annotations
+
+import math
 
 
 def warmup(step: int, *, peak: float, steps: int, decay_to: float, total: int) -> float:
@@ -21,3 +23,12 @@ def noam(step: int, *, peak: float, steps: int) -> float:
     the peak (D * steps) ** -0.5. `step` counts from 1.
     """
     return peak * min(step / max(steps, 1), (max(steps, 1) / step) ** 0.5)
+
+
+def halving(epoch: int, *, peak: float, rise: int, hold: int, every: int) -> float:
+    """In equal steps to `peak` in epoch `rise`, kept until epoch `hold`, then halved every `every`.
+
+    The schedule of NG-SAN (Guo et al., CVPR 2020): rise 3, hold 6, every 3. `epoch` counts from 1.
+    """
+    halvings = math.ceil(max(epoch - hold, 0) / every)
+    return peak * min(epoch / rise, 1.0) * 0.5**halvings

@@ -28,7 +28,7 @@ from caption.config import TrainingConfig
 from caption.decode import Decoded, beam_search, greedy, sample
 from caption.errors import CaptionError
 from caption.losses import cross_entropy, self_critical, word_log_probs
-from caption.schedules import noam, warmup
+from caption.schedules import halving, noam, warmup
 from caption.vocabulary import BOS, EOS, PAD, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -115,9 +115,10 @@ class Trainer:
         name: str,
         loss_of: Callable[[Batch], tuple[Tensor, dict[str, float]]],
         epochs: int,
-        patience: int,
+        patience: int | None,
     ) -> None:
         batches = self.batches_of(name)
+        patience = epochs if patience is None else patience
         while self.at.epoch < epochs and self.at.bad_epochs < patience:
             started = time.monotonic()
             losses = []
@@ -270,9 +271,13 @@ class Trainer:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         if name == "xe" and self.config.xe.weight_decay:
             decay, betas = self.config.xe.weight_decay, self.config.xe.betas
-            return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=decay)
-        stage = self.config.xe if name == "xe" else self.config.scst
-        return torch.optim.Adam(parameters, lr=0.0, betas=stage.betas)
+            return torch.optim.AdamW(
+                parameters, lr=0.0, betas=betas, eps=self.config.xe.epsilon, weight_decay=decay
+            )
+        if name == "xe":
+            xe = self.config.xe
+            return torch.optim.Adam(parameters, lr=0.0, betas=xe.betas, eps=xe.epsilon)
+        return torch.optim.Adam(parameters, lr=0.0, betas=self.config.scst.betas)
 
     def _rate(self, name: str) -> float:
         """The learning rate of the coming update."""
@@ -281,6 +286,14 @@ class Trainer:
         xe, step = self.config.xe, self.at.updates + 1
         if xe.schedule == "noam":
             return noam(step, peak=xe.learning_rate, steps=xe.warmup)
+        if xe.schedule == "epochs":
+            return halving(
+                self.at.epoch + 1,
+                peak=xe.learning_rate,
+                rise=xe.rise_epochs,
+                hold=xe.hold_epochs,
+                every=xe.halve_epochs,
+            )
         total = xe.epochs * self.batches_of("xe").steps
         return warmup(
             step, peak=xe.learning_rate, steps=xe.warmup, decay_to=xe.decay_to, total=total

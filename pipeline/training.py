@@ -29,7 +29,7 @@ from pipeline.decoding import decode_ids
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.recipe import Recipe
-from pipeline.run_folder import RunFolder
+from pipeline.run_folder import RunFolder, open_run
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def train(
     )
     trainer = _trainer(run, model, cache, texts, vocabulary, device)
     updates = recipe.xe.epochs * trainer.batches_of("xe").steps
-    if recipe.xe.warmup >= updates:
+    if recipe.xe.schedule != "epochs" and recipe.xe.warmup >= updates:
         log.warning(
             "xe.warmup is %d updates, but the whole stage has %d: the learning rate never gets to"
             " its peak; lower it: -o xe.warmup=%d",
@@ -161,7 +161,8 @@ def _describe(run: RunFolder, vocabulary: Vocabulary) -> None:
     config = run.path / "config.yaml"
     wanted = recipes.to_plain(run.settings())
     if config.exists():
-        found = recipes.read_yaml(config)
+        # opened, not only read: settings that came with a later version have their defaults
+        found = recipes.to_plain(open_run(run.path).settings())
         lines = recipes.setting_differences(found, wanted)
         if lines:
             shown = "\n  ".join(lines)

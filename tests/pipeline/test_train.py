@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,28 @@ def test_it_learns_and_a_language_model_does_not(toy, tmp_path) -> None:
     assert all(a >= b for e in nbest for a, b in [e["log_probabilities"]])
     shuffled = decode_split(run.path, "test", shuffle=True)
     assert shuffled.results.name == "test-shuffled.json"
+
+
+def test_epochs_without_patience_and_the_schedule_by_epochs(toy, tmp_path) -> None:
+    """All epochs are trained however bad they are; each update of an epoch has one rate."""
+    cache, captions = toy
+    fixed = ("xe.patience=null", "xe.epochs=5", "xe.schedule=epochs", "xe.hold_epochs=3")
+    recipe = quick(*fixed, "xe.halve_epochs=1", "scst.epochs=0", "xe.learning_rate=3e-7")
+    run, position = train(recipe, captions, cache, tmp_path / "run", CPU)
+    better = [line["best"] for line in lines(run.path) if "best" in line]
+    assert position.stage == "done" and better == [True] + [False] * 4
+    rates = {line["epoch"]: line["lr"] for line in lines(run.path) if "lr" in line}
+    assert list(rates.values()) == pytest.approx([1e-7, 2e-7, 3e-7, 1.5e-7, 7.5e-8])
+
+
+def test_a_run_of_before_a_setting_was_known_goes_on(toy, tmp_path) -> None:
+    cache, captions = toy
+    recipe = quick("xe.epochs=1", "scst.epochs=0")
+    run, _ = train(recipe, captions, cache, tmp_path / "run", CPU)
+    config = run.path / "config.yaml"
+    config.write_text(re.sub(r"\n +epsilon: .*", "", config.read_text()))
+    assert "epsilon" not in config.read_text()
+    assert train(recipe, captions, cache, tmp_path / "run", CPU)[1].stage == "done"
 
 
 @pytest.mark.parametrize("baseline", ["beams", "greedy"])
