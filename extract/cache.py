@@ -18,6 +18,7 @@ from extract.shard import SCHEMA, Descriptors, Shard
 
 __all__ = [
     "SCHEMA",
+    "SUFFIXES",
     "FeatureCache",
     "ImageFeatures",
     "Stream",
@@ -27,14 +28,20 @@ __all__ = [
     "image_id_of",
 ]
 
-_COCO = re.compile(r"COCO_[A-Za-z]+\d{4}_(\d{12})$")
+SUFFIXES = frozenset(  # by which a file's name says that it is an image
+    ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .avif .heic .heif .tif .tiff .ppm .pgm .mpo".split()
+)
+_COCO = re.compile(r"(?:COCO_[A-Za-z]+\d{4}_)?(\d{12})", re.ASCII)  # of 2014, 2015 and of 2017
 
 
 def image_id_of(name: str) -> str:
-    """The image id of a file name: COCO's number without zeros in front, else the stem."""
-    base = PurePosixPath(name.replace("\\", "/")).name
-    stem = base.rsplit(".", 1)[0] if "." in base.lstrip(".") else base
-    coco = _COCO.match(stem)
+    """The image id of a file name: COCO's number without zeros in front, else the name.
+
+    Of suffixes those of images are cut off and no others, so an id such as `v1.2` stays whole.
+    """
+    path = PurePosixPath(name.replace("\\", "/"))
+    stem = path.stem if path.suffix.lower() in SUFFIXES else path.name
+    coco = _COCO.fullmatch(stem)
     return str(int(coco.group(1))) if coco else stem
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from extract.boxes import listed
 from extract.cache import FeatureCache, ImageFeatures
 from extract.errors import CacheError, ImageError
 from extract.extractor import Extractor, Prepared
@@ -36,6 +35,7 @@ class Plan:
 
     images: int  # in all
     already: int  # of these in the cache
+    failing: int  # of these cannot be used
     bytes: int  # about what the others will take
 
 
@@ -106,18 +106,32 @@ def _checked(
     return found
 
 
-def plan(sources: Sequence[Source], extractor: Extractor, out: Path) -> Plan:
-    """What `extract` would do; nothing is written. Raises CacheError when `out` is broken."""
-    done = FeatureCache(out).ids if (out / "cache.json").exists() else ()
-    waiting = {source.image_id for source in sources}.difference(done)
-    total = 0
-    for name, stream in extractor.streams.items():
-        rows = extractor.cells(name) * len(waiting)
-        if name == "regions" and extractor.boxes is not None:
-            entries = extractor.boxes.entries
-            rows = sum(len(listed(entries[i]) or ()) for i in waiting if i in entries)
-        total += rows * (stream.width * np.dtype(stream.dtype).itemsize + 16)  # 16 of the box
-    return Plan(len(sources), len(sources) - len(waiting), total)
+def plan(
+    sources: Sequence[Source],
+    extractor: Extractor,
+    out: Path,
+    *,
+    workers: int = 2,
+    on_done: Callable[[int], None] = lambda count: None,
+) -> Plan:
+    """What `extract` would do; nothing is written. Raises CacheError when `out` is broken.
+
+    Every image to come is decoded, so that those that cannot be used do not count.
+    """
+    done = frozenset(FeatureCache(out).ids) if (out / "cache.json").exists() else frozenset()
+    waiting = [source for source in sources if source.image_id not in done]
+    failing, total = 0, 0
+    with quiet_pillow():
+        for prepared in _decoded(waiting, extractor, workers):
+            on_done(1)
+            if isinstance(prepared, Failure):
+                failing += 1
+                continue
+            for name, stream in extractor.streams.items():
+                boxes = prepared.boxes if name == "regions" else None
+                rows = extractor.cells(name) if boxes is None else len(boxes)
+                total += rows * (stream.width * np.dtype(stream.dtype).itemsize + 16)  # 16: box
+    return Plan(len(sources), len(sources) - len(waiting), failing, total)
 
 
 def extract_in_memory(

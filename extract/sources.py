@@ -10,14 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from extract.cache import image_id_of
+from extract.cache import SUFFIXES, image_id_of
 from extract.errors import ExtractError
 
 log = logging.getLogger(__name__)
 
-SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .gif .bmp .webp .avif .heic .heif .tif .tiff .ppm .pgm .mpo".split()
-)
 _IDS = ("id", "image_id")
 _COLUMNS = ("image", "filename", "file_name", "path", "file")
 

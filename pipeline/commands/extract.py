@@ -43,7 +43,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option("--workers", type=click.IntRange(min=1), default=min(4, os.cpu_count() or 1))
-@click.option("--dry-run", is_flag=True, help="Count images and bytes; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Count usable images and bytes; write nothing.")
 @click.option("--list-presets", is_flag=True, help="Show the presets with every number.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -85,7 +85,7 @@ def command(
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
     extractor = Extractor(name, preset, str(choose_device(device)), given)
     if dry_run:
-        _dry_run(sources, extractor, out, as_json)
+        _dry_run(sources, extractor, out, workers, as_json)
         return 0
     with Progress(len(sources), unit="images", label="extract") as progress:
         summary = extract(sources, extractor, out, workers=workers, on_done=progress.update)
@@ -103,8 +103,11 @@ def _list_presets(as_json: bool) -> None:
             click.echo(f"  {key} = {value}")
 
 
-def _dry_run(sources: list[Source], extractor: Extractor, out: Path, as_json: bool) -> None:
-    planned = plan(sources, extractor, out)
+def _dry_run(
+    sources: list[Source], extractor: Extractor, out: Path, workers: int, as_json: bool
+) -> None:
+    with Progress(len(sources), unit="images", label="dry run") as progress:
+        planned = plan(sources, extractor, out, workers=workers, on_done=progress.update)
     ids = [source.image_id for source in sources[:3]]
     if as_json:
         streams = {k: s.width for k, s in extractor.streams.items()}
@@ -113,7 +116,8 @@ def _dry_run(sources: list[Source], extractor: Extractor, out: Path, as_json: bo
         return
     click.echo(
         f"{planned.images:,} images (ids {', '.join(ids)}, ...), {planned.already:,} already there,"
-        f" about {planned.bytes / 1e6:,.1f} MB to come into {out}; nothing written"
+        f" {planned.failing:,} that cannot be used, about {planned.bytes / 1e6:,.1f} MB"
+        f" to come into {out}; nothing written"
     )
 
 

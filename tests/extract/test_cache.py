@@ -42,7 +42,15 @@ def cache(tmp_path: Path) -> Path:
         ("1000268201_693b08cb0e.jpg", "1000268201_693b08cb0e"),
         ("a.b.jpeg", "a.b"),
         (".hidden", ".hidden"),
-        ("000000037209.jpg", "000000037209"),
+        ("000000037209.jpg", "37209"),
+        ("000000000000.png", "0"),
+        ("000000037209", "37209"),
+        ("00000037209.jpg", "00000037209"),
+        ("x000000037209.jpg", "x000000037209"),
+        ("v1.2", "v1.2"),
+        ("v1.2.PNG", "v1.2"),
+        ("photo.data", "photo.data"),
+        ("a.jpg.png", "a.jpg"),
     ],
 )
 def test_ids_of_names(name: str, image_id: str) -> None:

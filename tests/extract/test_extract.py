@@ -274,12 +274,17 @@ def test_dry_run_writes_nothing(
     out = tmp_path / "out"
     assert run("extract", photos, *OPTIONS, "--out", out, "--dry-run", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["images"], facts["already"]) == (10, 0)
+    assert (facts["images"], facts["already"], facts["failing"]) == (10, 0, 0)
     assert facts["bytes"] == 10 * 4 * (1280 * 2 + 16)
+    cut = tmp_path / "cut.png"
+    cut.write_bytes((photos / "p000.png").read_bytes()[:-200])
+    assert run("extract", photos, cut, *OPTIONS, "--out", out, "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {**facts, "images": 11, "failing": 1}
     assert not out.exists()
     assert run("extract", photos / "p000.png", *OPTIONS, "--out", out) == 0
     assert run("extract", photos, *OPTIONS, "--out", out, "--dry-run") == 0
-    assert "10 images (ids p000, p001, p002, ...), 1 already there" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "10 images (ids p000, p001, p002, ...), 1 already there, 0 that" in shown
     assert len(FeatureCache(out)) == 1
 
 

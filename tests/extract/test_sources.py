@@ -82,7 +82,7 @@ def test_list_file(tmp_path: Path) -> None:
     listing = tmp_path / "list.txt"
     listing.write_bytes("\ufeffsub/a.jpg\r\n\nphoto.data\nabsent name.jpg\n".encode())
     found = find_sources([listing])
-    assert [s.image_id for s in found] == ["a", "photo", "absent name"]  # listed: never left out
+    assert [s.image_id for s in found] == ["a", "photo.data", "absent name"]  # all that is listed
     assert found[0].path == tmp_path / "sub" / "a.jpg"
     assert ids(listing, relative_ids=True)[0] == "sub/a.jpg"
 
