@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from extract.records import DTYPES, Stream
 from extract.shard import SCHEMA
 
 _SHARD = re.compile(r"shard-(\d+)-(\d+)\.h5")
+_FAILURES = re.compile(r"failures(?:-(\d+))?\.jsonl")
+_RANKED = re.compile(r"(?:shard-(\d+)-\d+\.h5|journal-(\d+)\.jsonl)")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class JournalLine:
 
     @property
     def rank(self) -> int:
-        return int(self.shard.split("-")[1])
+        return shard_rank(self.shard)
 
     @property
     def number(self) -> int:
@@ -44,6 +46,11 @@ def shard_name(rank: int, number: int) -> str:
     return f"shard-{rank}-{number:05d}.h5"
 
 
+def shard_rank(shard: str) -> int:
+    """The rank in a shard's file name."""
+    return int(shard.split("-")[1])
+
+
 def journal_path(folder: Path, rank: int) -> Path:
     """The journal of a rank."""
     return folder / f"journal-{rank}.jsonl"
@@ -52,6 +59,20 @@ def journal_path(folder: Path, rank: int) -> Path:
 def failures_path(folder: Path, rank: int) -> Path:
     """The failures of a rank."""
     return folder / (f"failures-{rank}.jsonl" if rank else "failures.jsonl")
+
+
+def failures_files(folder: Path) -> dict[int, Path]:
+    """The failures of every rank that has such, in order of the ranks."""
+    found = {path: _FAILURES.fullmatch(path.name) for path in folder.glob("failures*.jsonl")}
+    files = {int(match.group(1) or 0): path for path, match in found.items() if match}
+    return dict(sorted(files.items()))
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """All ranks that left something in a folder."""
+    matches = [_RANKED.fullmatch(path.name) for path in folder.iterdir()]
+    ranks = {int(match.group(1) or match.group(2)) for match in matches if match}
+    return sorted(ranks | failures_files(folder).keys())
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Stream]]:
@@ -114,15 +135,15 @@ def read_journals(folder: Path) -> list[JournalLine]:
 
 
 def read_failures(
-    folder: Path, done: Container[str], rank: int | None = None
+    folder: Path, done: Container[str], wanted: Callable[[int], bool] = lambda rank: True
 ) -> dict[str, dict[str, str]]:
-    """The last failure of each image that is not `done`, of one rank or of all: id -> line.
+    """The last failure of each image that is not `done`, of the ranks wanted: id -> line.
 
     Raises CacheError on a bad line that is not a cut-off last one.
     """
     failures: dict[str, dict[str, str]] = {}
-    for path in sorted(folder.glob("failures*.jsonl")):
-        if rank is not None and path != failures_path(folder, rank):
+    for rank, path in failures_files(folder).items():
+        if not wanted(rank):
             continue
         for number, text in enumerate(_whole_lines(path), 1):
             try:

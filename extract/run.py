@@ -14,8 +14,9 @@ from extract.cache import FeatureCache, ImageFeatures
 from extract.errors import CacheError, ImageError
 from extract.extractor import Extractor, Prepared
 from extract.images import quiet_pillow
+from extract.share import Share
 from extract.sources import Source
-from extract.writer import CacheWriter
+from extract.writer import ALL, CacheWriter
 
 SHARD_IMAGES = 256  # images of a shard: what a kill can cost at most
 
@@ -55,16 +56,19 @@ def extract(
     *,
     workers: int = 2,
     shard_images: int = SHARD_IMAGES,
+    share: Share = ALL,
     on_done: Callable[[int], None] = lambda count: None,
 ) -> Summary:
     """Bring the cache in `out` up to all sources; images that it holds are left alone.
 
+    Of several processes, each with its `share`, each does its own images of the same sources.
     `on_done` hears of images once they are durable, or have failed. Images that failed in an
     earlier call are tried again. After Ctrl-C what is ready is kept before KeyboardInterrupt
     goes on. Raises CacheError when `out` cannot be written or was made otherwise.
     """
     summary = Summary()
-    with CacheWriter(out, extractor.meta, extractor.streams) as writer, quiet_pillow():
+    sources = [source for source in sources if share.has(source.image_id)]
+    with CacheWriter(out, extractor.meta, extractor.streams, share) as writer, quiet_pillow():
         waiting = [source for source in sources if source.image_id not in writer.done]
         summary.already = len(sources) - len(waiting)
         records: list[ImageFeatures] = []

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +15,15 @@ from typing import Any
 from extract.cache import differences, flat
 from extract.cache_folder import (
     JournalLine,
+    failures_files,
     failures_path,
     journal_path,
+    ranks_of,
     read_description,
     read_failures,
     read_journals,
     shard_name,
+    shard_rank,
 )
 from extract.durable import append_line, cut_torn_line, sync_folder, temporary_name, write_text
 from extract.errors import CacheError
@@ -28,8 +31,11 @@ from extract.lock import Lock
 from extract.records import ImageFeatures, Stream, check_record
 from extract.shard import SCHEMA
 from extract.shard_writer import write_shard
+from extract.share import Share
 
 log = logging.getLogger(__name__)
+
+ALL = Share()  # one process does all
 
 MAY_CHANGE = ("versions", "limits")  # what of `meta` may be otherwise when a cache goes on
 
@@ -39,8 +45,8 @@ class CacheWriter:
 
     What `commit` returned from is durable: the shard was written under a temporary name, synced
     and renamed before its journal line was synced. A kill leaves at most a shard that no journal
-    names, which the next writer removes. Several processes may write one cache, each with a rank
-    of its own and images of its own.
+    names, which the next writer removes. Several processes may write one cache, each with its
+    share of the images; the next run, of however many processes, mends what any of them left.
     """
 
     def __init__(
@@ -48,13 +54,13 @@ class CacheWriter:
         path: str | Path,
         meta: Mapping[str, Any],
         streams: Mapping[str, Stream],
-        rank: int = 0,
+        share: Share = ALL,
     ) -> None:
         self.path = Path(path)
         self.meta: dict[str, Any] = json.loads(json.dumps(dict(meta)))
-        self.streams, self.rank = dict(streams), rank
+        self.streams, self.share, self.rank = dict(streams), share, share.rank
         self.done: frozenset[str] = frozenset()  # ids of all ranks, as of entering, and our own
-        self._lock = Lock(self.path / f".lock-{rank}")
+        self._lock = Lock(self.path, share)
         self._next = 0  # number of the next shard
         self._failed: dict[str, dict[str, str]] = {}
 
@@ -126,13 +132,16 @@ class CacheWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """List the failures that still stand; after an exception the file stays as it is."""
+        """List the failures that still stand; after an exception the files stay as they are."""
         path = failures_path(self.path, self.rank)
         try:
             if kind is None:
                 lines = [json.dumps(f, ensure_ascii=False) + "\n" for f in self._failed.values()]
                 if not path.exists() or path.read_text(encoding="utf-8") != "".join(lines):
                     write_text(path, "".join(lines), self.rank)
+                for rank, other in failures_files(self.path).items():
+                    if rank != self.rank and self.share.mends(rank):
+                        other.unlink()  # what it listed is in our own now
         except OSError as problem:
             raise self._unwritable(path, problem) from problem
         finally:
@@ -170,35 +179,41 @@ class CacheWriter:
             log.warning("%s: goes on with another value (first / now): %s", self.path, line)
 
     def _mend(self) -> list[JournalLine]:
-        """Remove what a kill left and what a user took away; returns the finished shards."""
-        journal = journal_path(self.path, self.rank)
-        cut_torn_line(journal)
-        cut_torn_line(failures_path(self.path, self.rank))
+        """Remove what a kill left and what a user took away; returns the finished shards.
+
+        Each process mends what is its own and what ranks left that this run does not have.
+        """
+        ranks = [rank for rank in ranks_of(self.path) if self.share.mends(rank)]
+        for rank in ranks:
+            cut_torn_line(journal_path(self.path, rank))
+            cut_torn_line(failures_path(self.path, rank))
         lines = read_journals(self.path)
-        own = [line for line in lines if line.rank == self.rank]
-        self._next = 1 + max((line.number for line in own), default=-1)
+        numbers = [line.number for line in lines if line.rank == self.rank]
+        self._next = 1 + max(numbers, default=-1)
         gone = {line.shard for line in lines if not (self.path / line.shard).is_file()}
-        for line in lines:
-            if line.shard in gone and line.rank != self.rank:
-                raise CacheError(
-                    f"{self.path / line.shard} is in the journal but not on disk; repeat the"
-                    f" command with {line.rank + 1} or more processes as when the cache was made"
-                )
         if gone:
             log.warning("%s: making again: %s", self.path, ", ".join(sorted(gone)))
-            own = [line for line in own if line.shard not in gone]
-            kept = [json.dumps(asdict(line), ensure_ascii=False) + "\n" for line in own]
+        lines = [line for line in lines if line.shard not in gone]
+        for rank in ranks:
+            self._mend_rank(rank, [line for line in lines if line.rank == rank], gone)
+        for path in self.path.glob(".*.tmp"):
+            mark = path.name.split(".")[-2]
+            if mark.isdecimal() and self.share.mends(int(mark)):
+                path.unlink()
+        done = {image for line in lines for image in line.ids}
+        self._failed = read_failures(self.path, done, self.share.mends)
+        return lines
+
+    def _mend_rank(self, rank: int, lines: Sequence[JournalLine], gone: Collection[str]) -> None:
+        """Leave in a rank's journal the shards that are there, and on disk those it names."""
+        journal = journal_path(self.path, rank)
+        if any(shard_rank(shard) == rank for shard in gone):
+            kept = [json.dumps(asdict(line), ensure_ascii=False) + "\n" for line in lines]
             write_text(journal, "".join(kept), self.rank)
-        named = {line.shard for line in own}
-        for path in self.path.glob(f"shard-{self.rank}-*.h5"):
+        named = {line.shard for line in lines}
+        for path in self.path.glob(f"shard-{rank}-*.h5"):
             if path.name not in named:
                 path.unlink()
-        for path in self.path.glob(f".*.{self.rank}.tmp"):
-            path.unlink()
-        lines = [line for line in lines if line.shard not in gone]
-        done = {image for line in lines for image in line.ids}
-        self._failed = read_failures(self.path, done, self.rank)
-        return lines
 
     def _refuse_repeated(self, ids: Sequence[str]) -> None:
         seen: set[str] = set()

@@ -13,10 +13,13 @@ import click
 from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import flat
+from extract.cache_folder import failures_path
 from extract.extractor import Extractor
 from extract.run import Summary, extract, plan
+from extract.share import Share
 from extract.sources import Source, find_sources
 from pipeline.errors import PipelineError
+from pipeline.processes import ended_by_interrupt, own_device
 from pipeline.progress import Progress
 from pipeline.recipe import as_typed, override
 from pipeline.run_folder import choose_device
@@ -68,6 +71,10 @@ def command(
 
     The same command goes on where it was stopped. Exit code 3: some images failed; their reasons
     are in OUT/failures.jsonl, and the next run tries them again.
+
+    \b
+    Several processes, each with its share of the images and, where there are such, its GPU:
+    torchrun --nproc-per-node 4 -m pipeline extract PHOTOS --preset imagenet-grid --out features
     """
     if list_presets:
         _list_presets(as_json)
@@ -83,14 +90,20 @@ def command(
         preset = override(presets.get(name), overrides)
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
-    extractor = Extractor(name, preset, str(choose_device(device)), given)
+    extractor = Extractor(name, preset, str(own_device(choose_device(device))), given)
     if dry_run:
         _dry_run(sources, extractor, out, workers, as_json)
         return 0
-    with Progress(len(sources), unit="images", label="extract") as progress:
-        summary = extract(sources, extractor, out, workers=workers, on_done=progress.update)
-    _show(summary, len(sources), out, as_json)
-    return SOME_FAILED if summary.failures else 0
+    share = Share.of_environment()
+    total = sum(share.has(source.image_id) for source in sources)
+    label = f"extract {share.rank}" if share.world > 1 else "extract"
+    with Progress(total, unit="images", label=label) as progress, ended_by_interrupt():
+        summary = extract(
+            sources, extractor, out, workers=workers, share=share, on_done=progress.update
+        )
+    _show(summary, total, out, share, as_json)
+    # With an exit code of 3, torchrun would stop the other processes.
+    return SOME_FAILED if summary.failures and share.world == 1 else 0
 
 
 def _list_presets(as_json: bool) -> None:
@@ -121,8 +134,8 @@ def _dry_run(
     )
 
 
-def _show(summary: Summary, total: int, out: Path, as_json: bool) -> None:
-    if summary.done + summary.already == 0:
+def _show(summary: Summary, total: int, out: Path, share: Share, as_json: bool) -> None:
+    if share.world == 1 and summary.done + summary.already == 0:
         first = summary.failures[0]
         raise PipelineError(
             f"none of {total} images could be used; first {first.source.file}: {first.reason}:"
@@ -134,15 +147,19 @@ def _show(summary: Summary, total: int, out: Path, as_json: bool) -> None:
             for f in summary.failures
         ]
         facts = {"done": summary.done, "already": summary.already, "failed": failures}
-        click.echo(json.dumps({**facts, "out": str(out)}))
+        ranks = {"rank": share.rank, "world": share.world} if share.world > 1 else {}
+        click.echo(json.dumps({**facts, "out": str(out), **ranks}))
         return
     for failure in summary.failures[:10]:
         click.echo(f"failed: {failure.source.file}: {failure.reason}: {failure.detail}", err=True)
+    whose = f" (share {share.rank} of {share.world})" if share.world > 1 else ""
     click.echo(
-        f"{out}: {summary.done} images extracted, {summary.already} already there,"
+        f"{out}{whose}: {summary.done} images extracted, {summary.already} already there,"
         f" {len(summary.failures)} failed"
-        + (f" (reasons in {out}/failures.jsonl)" if summary.failures else "")
+        + (f" (reasons in {failures_path(out, share.rank)})" if summary.failures else "")
     )
+    if share.rank:
+        return
     click.echo(
         f"next: pipeline train --features {shlex.quote(str(out))} --captions CAPTIONS"
         " --recipe RECIPE --out RUN"

@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as arrays
 from extract.cache import FeatureCache, ImageFeatures, Stream, differences, image_id_of
 from extract.cache_verify import verify
 from extract.errors import CacheError
+from extract.share import Share
 from extract.writer import CacheWriter
 from tests.extract.cache_records import META, assert_same, record, write_cache
 
@@ -286,9 +287,9 @@ def test_two_ranks_are_one_cache(tmp_path: Path) -> None:
     from tests.extract.cache_records import STREAMS
 
     folder = tmp_path / "features"
-    with CacheWriter(folder, META, STREAMS, rank=1) as second:
+    with CacheWriter(folder, META, STREAMS, Share(1, 2)) as second:
         second.fail("bad1", "bad1.jpg", "truncated", "3 bytes")
-        with CacheWriter(folder, META, STREAMS) as first:
+        with CacheWriter(folder, META, STREAMS, Share(0, 2)) as first:
             first.commit([record("a")])
             second.commit([record("b")])
             first.fail("bad0", "bad0.jpg", "truncated", "3 bytes")
