@@ -104,6 +104,32 @@ class Attention(nn.Module):
         return attended
 
 
+class AttentionOnAttention(Attention):
+    """Attention whose result a is gated by the query q: sigmoid([a, q] W2) * ([a, q] W1).
+
+    Huang et al., "Attention on Attention for Image Captioning" (2019), as the M2 paper puts it
+    into every attention of a Transformer.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int | None = None,
+        value_width: int | None = None,
+    ) -> None:
+        """Sizes as those of `Attention`."""
+        super().__init__(width, heads, head_width, value_width)
+        self.information = nn.Linear(2 * width, width)  # W1
+        self.gate = nn.Linear(2 * width, width)  # W2
+
+    def join(self, mixed: Tensor, queries: Tensor) -> Tensor:
+        """Heads (B, H, Q, d) and the queries (B, Q, D) to (B, Q, D)."""
+        both = torch.cat([super().join(mixed, queries), queries], dim=-1)  # (B, Q, 2 D)
+        gated: Tensor = self.gate(both).sigmoid() * self.information(both)  # (B, Q, D)
+        return gated
+
+
 class AddNorm(nn.Module):
     """LayerNorm(x + dropout(f(x))), and with `twice` a second one around the first.
 

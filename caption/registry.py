@@ -9,8 +9,9 @@ from typing import Any
 
 from caption.captioner import Captioner
 from caption.errors import CaptionError
-from caption.models import context_assisted, normalized_geometry, position_aware
+from caption.models import context_assisted, meshed_memory, normalized_geometry, position_aware
 from caption.models.context_assisted import CATConfig, ContextAssistedTransformer
+from caption.models.meshed_memory import MeshedMemoryConfig
 from caption.models.normalized_geometry import NormalizedGeometryConfig
 from caption.models.position_aware import PositionAwareConfig
 from caption.transformer import Slots, Transformer, TransformerConfig
@@ -59,7 +60,23 @@ def _position_aware(
 
 
 MODELS: dict[str, Entry] = {
-    "transformer": Entry(TransformerConfig, _filled(Slots()), "the plain Transformer, post-norm"),
+    "transformer": Entry(
+        TransformerConfig,
+        _filled(Slots()),
+        "the plain Transformer, post-norm",
+        variants={
+            "attention_on_attention": {"attention_on_attention": True},
+            "random_positions": {"positions": "random"},
+            "narrow_heads": {"head_width": 5, "value_width": 3},
+            "boxes": {"boxes": True},
+        },
+    ),
+    "meshed_memory": Entry(
+        MeshedMemoryConfig,
+        _filled(meshed_memory.SLOTS),
+        "the Meshed-Memory Transformer (M2)",
+        variants=meshed_memory.VARIANTS,
+    ),
     "cat": Entry(
         CATConfig,
         _filled(Slots(), ContextAssistedTransformer),

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from caption.blocks import (
     AddNorm,
     Attention,
+    AttentionOnAttention,
     FeatureInput,
     FeedForward,
     KeysValues,
@@ -29,6 +30,7 @@ from caption.blocks import (
     sinusoids,
 )
 from caption.captioner import Captioner
+from caption.config import choice
 from caption.errors import CaptionError
 from caption.features import Features
 from caption.vocabulary import PAD
@@ -42,6 +44,9 @@ class TransformerConfig:
     boxes: bool = False  # add each row's box to its features (absolute position)
     width: int = 512  # D
     heads: int = 8  # H
+    head_width: int | None = None  # of keys and queries; by default D / H
+    value_width: int | None = None  # of a head's values; by default that of its keys
+    attention_on_attention: bool = False  # gate the result of every attention by its query
     feed_forward: int = 2048  # inner width of the feed-forward layers
     encoder_layers: int = 3
     decoder_layers: int = 3
@@ -49,12 +54,14 @@ class TransformerConfig:
     max_words: int = 54  # longest caption the position table serves
     double_norm: bool = False  # a second add-and-norm around every attention (DLCT, S2, DIFNet)
     output_bias: bool = False  # a bias for each word behind the last linear map
+    positions: str = "sinusoids"  # of words; or `random`: a fixed random table (M2's release)
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
+        if self.head_width is None and self.width % self.heads:
             raise CaptionError(
                 f"model.width is {self.width}, wanted a multiple of model.heads ({self.heads})"
             )
+        choice("model.positions", self.positions, ("sinusoids", "random"))
         if not 0 <= self.dropout < 1:
             raise CaptionError(f"model.dropout is {self.dropout}, wanted 0 <= dropout < 1")
 
@@ -132,12 +139,18 @@ class RowsInput(FeatureInput):
         return super().forward(features.rows[self.stream], image.boxes, image.sizes), image
 
 
+def attention_of(config: TransformerConfig) -> Attention:
+    """The attention that the configuration asks for, the same in every slot."""
+    kind = AttentionOnAttention if config.attention_on_attention else Attention
+    return kind(config.width, config.heads, config.head_width, config.value_width)
+
+
 class PlainSelfAttention(nn.Module):
     """Encoder slot, plain: every row attends to every real row of its image."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = Attention(config.width, config.heads)
+        self.attention = attention_of(config)
 
     def forward(self, x: Tensor, image: ImageRows) -> Tensor:
         attended: Tensor = self.attention(x, self.attention.project(x), image.mask[:, None])
@@ -147,10 +160,13 @@ class PlainSelfAttention(nn.Module):
 class PlainCrossAttention(nn.Module):
     """Decoder slot, plain: words attend to the rows of one encoder level."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, *, add_norm: bool = True) -> None:
+        """Without `add_norm` the result is what was attended to, for a wiring that adds it."""
         super().__init__()
-        self.attention = Attention(config.width, config.heads)
-        self.add_norm = AddNorm(config.width, config.dropout, config.double_norm)
+        self.attention = attention_of(config)
+        self.add_norm = (
+            AddNorm(config.width, config.dropout, config.double_norm) if add_norm else None
+        )
 
     def prepare(self, level: Tensor, mask: Tensor) -> Source:
         """Keys and values of an encoder level (B, N, D), its real rows (B, N)."""
@@ -161,7 +177,8 @@ class PlainCrossAttention(nn.Module):
         images = source.mask.shape[0]
         queries = x.reshape(images, -1, x.shape[-1])  # (B, R/B T, D)
         attended = self.attention(queries, source.rows, source.mask[:, None])  # (B, R/B T, D)
-        return self.add_norm(x, attended.reshape(x.shape)), None  # (R, T, D)
+        attended = attended.reshape(x.shape)  # (R, T, D)
+        return attended if self.add_norm is None else self.add_norm(x, attended), None
 
     def weights(self, x: Tensor, source: Source, past: Kept | None) -> tuple[Tensor, None]:
         """The attention weights (R, H, T, N) on the image's rows; none are on a history."""
@@ -231,8 +248,9 @@ class DecoderLayer(nn.Module):
         return self.feed_forward(x), LayerState(words, context)
 
 
-def _word_attention(config: TransformerConfig) -> Attention:
-    return Attention(config.width, config.heads)
+def _positions(config: TransformerConfig) -> Tensor:
+    table = sinusoids(config.max_words + 1, config.width)
+    return table if config.positions == "sinusoids" else nn.init.xavier_uniform_(table)
 
 
 def _last_level(config: TransformerConfig, layer: int) -> OneLevel:
@@ -245,7 +263,7 @@ class Slots:
 
     input: Callable[[Any, int], nn.Module] = RowsInput  # (config, in_width); once per model
     self_attention: Callable[[Any], nn.Module] = PlainSelfAttention  # of the encoder
-    word_attention: Callable[[Any], Any] = _word_attention  # masked self-attention of the decoder
+    word_attention: Callable[[Any], Any] = attention_of  # masked self-attention of the decoder
     cross_attention: Callable[[Any], nn.Module] = PlainCrossAttention
     wiring: Callable[[Any, int], Any] = _last_level  # (config, decoder layer)
 
@@ -273,7 +291,7 @@ class Transformer(Captioner):
         )
         self.words = nn.Embedding(vocabulary, config.width, padding_idx=PAD)
         self.positions: Tensor
-        self.register_buffer("positions", sinusoids(config.max_words + 1, config.width))
+        self.register_buffer("positions", _positions(config))  # (max_words + 1, D)
         self.decoder = nn.ModuleList(
             DecoderLayer(config, slots, layer) for layer in range(config.decoder_layers)
         )

@@ -1,7 +1,8 @@
 """Recipes: YAML files and `key=value` overrides into frozen dataclasses.
 
-An unknown key is an error with the nearest name; a value of the wrong type is an error with
-what was wanted.
+A recipe may name another as its `base` and give only what differs. An overlay, such as `tiny`,
+is a YAML file whose values go over those of any recipe. An unknown key is an error with the
+nearest name; a value of the wrong type is an error with what was wanted.
 """
 
 from __future__ import annotations
@@ -47,23 +48,76 @@ class Recipe(TrainingConfig):
 
 def shipped() -> dict[str, Path]:
     """The recipes that come with the program: name -> file."""
-    folder = Path(str(resources.files("pipeline") / "recipes"))
+    return _files("recipes")
+
+
+def overlays() -> dict[str, Path]:
+    """The overlays that come with the program: name -> file."""
+    return _files("overlays")
+
+
+def load(name_or_path: str, overrides: Sequence[str] = (), overlay: str | None = None) -> Recipe:
+    """A recipe by name or file; an overlay, then `key=value` overrides go over its values.
+
+    Raises WrongUsage for whatever is unknown or of a wrong type.
+    """
+    settings = read(name_or_path)
+    where = f"recipe {name_or_path}"
+    if overlay is not None:
+        settings = merged(settings, read_yaml(_found("overlay", overlay, overlays())))
+        settings["name"] = f"{settings.get('name', name_or_path)}+{Path(overlay).stem}"
+        where += f" with overlay {overlay}"
+    with as_typed():
+        recipe = from_mapping(Recipe, apply(settings, overrides), where)
+        recipe.model_config()
+    return recipe
+
+
+def read(name_or_path: str) -> dict[str, Any]:
+    """The settings of a recipe, those of its bases underneath."""
+    chain: list[dict[str, Any]] = []
+    name: Any = name_or_path
+    seen: list[str] = []
+    while name is not None:
+        if name in seen:
+            raise WrongUsage(f"recipe {name_or_path}: its bases go round: {' > '.join(seen)}")
+        seen.append(str(name))
+        chain.append(read_yaml(_found("recipe", seen[-1], shipped())))
+        name = chain[-1].pop("base", None)
+    settings: dict[str, Any] = {}
+    for layer in reversed(chain):
+        settings = merged(settings, layer)
+    return settings
+
+
+def describe(name: str) -> str:
+    """Where the numbers of a shipped recipe come from, in one line."""
+    return str(read(name).get("source", ""))
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with those of `over` in place of those of `under`."""
+    result = _copied(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else _copied(value)
+    plain: dict[str, Any] = result
+    return plain
+
+
+def _files(kind: str) -> dict[str, Path]:
+    folder = Path(str(resources.files("pipeline") / kind))
     return {
         str(path.relative_to(folder).with_suffix("")): path
         for path in sorted(folder.rglob("*.yaml"))
     }
 
 
-def load(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe by name or file, with `key=value` overrides applied and everything checked."""
-    recipes = shipped()
-    path = recipes.get(name_or_path, Path(name_or_path))
+def _found(what: str, name_or_path: str, known: Mapping[str, Path]) -> Path:
+    path = known.get(name_or_path, Path(name_or_path))
     if not path.is_file():
-        raise WrongUsage(f"no recipe or YAML file {name_or_path!r}{hint(name_or_path, recipes)}")
-    with as_typed():
-        recipe = from_mapping(Recipe, apply(read_yaml(path), overrides), f"recipe {name_or_path}")
-        recipe.model_config()
-    return recipe
+        raise WrongUsage(f"no {what} or YAML file {name_or_path!r}{hint(name_or_path, known)}")
+    return path
 
 
 @contextmanager

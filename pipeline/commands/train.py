@@ -22,6 +22,7 @@ from pipeline.training import train
 @click.option(
     "-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a recipe's setting."
 )
+@click.option("--overlay", help="Values over the recipe's: `tiny` shrinks it for a CPU, or a file.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option("--list-recipes", is_flag=True, help="Show the recipes and exit.")
 @click.option(
@@ -34,6 +35,7 @@ def command(
     captions: Path | None,
     out: Path | None,
     overrides: tuple[str, ...],
+    overlay: str | None,
     device: str,
     list_recipes: bool,
     show: bool,
@@ -43,21 +45,24 @@ def command(
 
     \b
     pipeline train --recipe flickr8k --features features --captions captions.json --out run
+    pipeline train --recipe transformer --overlay tiny --features features --captions c.json ...
     pipeline train --out run          go on with a run that was interrupted
     """
     if list_recipes:
-        for known, path in recipes.shipped().items():
-            click.echo(f"{known:24} {recipes.read_yaml(path).get('source', '')}")
+        for known in recipes.shipped():
+            click.echo(f"{known:24} {recipes.describe(known)}")
         return
     known_run = out is not None and (out / "config.yaml").is_file()
     if name is None and known_run and out is not None:
+        if overlay is not None:
+            raise click.UsageError("--overlay goes with --recipe only")
         run = open_run(out)
         recipe = recipes.override(run.recipe, overrides)
         features, captions = features or run.features, captions or run.captions
     else:
         if name is None:
             raise click.UsageError("--recipe is missing; pipeline train --list-recipes shows them")
-        recipe = recipes.load(name, overrides)
+        recipe = recipes.load(name, overrides, overlay)
     if show:
         click.echo(commented(recipe))
         return
