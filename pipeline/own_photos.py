@@ -67,7 +67,7 @@ def caption_photos(
         ids = list(files)
         check_features(ids, cache, "images", str(inputs[0]))
     else:
-        extractor = _extractor(folder, boxes, str(where))
+        extractor = _extractor(folder, model.needs, boxes, str(where))
         records, failures = extract_in_memory(sources, extractor)
         cache, ids = _InMemory(records), [record.image_id for record in records]
     settings = folder.recipe.decoding
@@ -77,7 +77,9 @@ def caption_photos(
     return Outcome(found=found, files=files, failures=failures)
 
 
-def _extractor(folder: RunFolder, boxes: Path | None, device: str) -> Extractor:
+def _extractor(
+    folder: RunFolder, streams: Sequence[str], boxes: Path | None, device: str
+) -> Extractor:
     """The extractor that made the run's features. Raises PipelineError when it cannot be had."""
     name, settings = folder.fingerprint.get("preset"), _nested(folder.fingerprint).get("settings")
     if not isinstance(name, str) or not isinstance(settings, dict):
@@ -85,7 +87,6 @@ def _extractor(folder: RunFolder, boxes: Path | None, device: str) -> Extractor:
             f"{folder.path}: its features were not made by a preset of pipeline extract; give"
             " --features CACHE"
         )
-    streams = (folder.recipe.model_config().stream,)
     if "regions" in streams and boxes is None:
         raise PipelineError(
             f"{folder.path} was trained on regions in given boxes (preset {name}): give"

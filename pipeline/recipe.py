@@ -41,6 +41,11 @@ class Recipe(TrainingConfig):
         name = settings.pop("name", "transformer")
         return from_mapping(entry(name).config, settings, "model")
 
+    def resolved(self) -> dict[str, Any]:
+        """Every setting as plain values, those of the model with their defaults."""
+        model = {"name": self.model_name(), **to_mapping(self.model_config())}
+        return {**to_mapping(self), "model": model}
+
     def model_name(self) -> str:
         """The captioner's name in the registry."""
         return str(self.model.get("name", "transformer"))

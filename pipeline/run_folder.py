@@ -52,7 +52,7 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """What `config.yaml` holds."""
         return {
-            "recipe": recipes.to_mapping(self.recipe),
+            "recipe": self.recipe.resolved(),
             "captions": str(self.captions),
             "features": str(self.features),
             "widths": self.widths,
