@@ -20,7 +20,9 @@ def decode(deltas: Tensor, boxes: Tensor, weights: Sequence[float], plus_one: bo
     extra = 1.0 if plus_one else 0.0
     sides = boxes[:, 2:] - boxes[:, :2] + extra  # (N, 2)
     centres = boxes[:, :2] + 0.5 * sides  # (N, 2)
-    moved = deltas.reshape(len(deltas), -1, 4) / deltas.new_tensor(list(weights))  # (N, K, 4)
+    moved = deltas.reshape(len(deltas), deltas.shape[1] // 4, 4) / deltas.new_tensor(
+        list(weights)
+    )  # (N, K, 4)
     centre = moved[..., :2] * sides[:, None] + centres[:, None]  # (N, K, 2)
     half = 0.5 * torch.exp(moved[..., 2:].clamp(max=_MOST_GROWTH)) * sides[:, None]  # (N, K, 2)
     return torch.cat((centre - half, centre + half), dim=-1).flatten(1)

@@ -26,6 +26,7 @@ from extract.restricted_pickle import load_arrays
 _LOG = logging.getLogger(__name__)
 _SHOWN = 8  # names of each kind in an error
 _ANCHORS = "proposal_generator.anchor_generator.cell_anchors."
+_DETECTION = ("proposal_generator.", "roi_heads.")
 # parts of public checkpoints that extraction has no use for
 _UNUSED = re.compile(
     r"(roi_heads\.(mask|keypoint)_(head|pooler)\.|.*num_batches_tracked$|pixel_(mean|std)$"
@@ -80,8 +81,13 @@ def load_detector(detector: Detector, tensors: Mapping[str, Tensor], source: obj
     """
     _check_pixels(detector, tensors, source)
     renamed = {_our_name(name): tensor for name, tensor in tensors.items()}
-    unused = [name for name in renamed if _UNUSED.match(name)]
-    given = {name: tensor for name, tensor in renamed.items() if name not in set(unused)}
+    headless = detector.roi_heads is None  # maps only: no proposals, no regions
+    unused = [
+        name
+        for name in renamed
+        if _UNUSED.match(name) or (headless and name.startswith(_DETECTION))
+    ]
+    given = {name: renamed[name] for name in renamed.keys() - set(unused)}
     if unused:
         _LOG.info("%s: %d tensors are of no use here, such as %s", source, len(unused), unused[0])
     own = detector.state_dict()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,6 +38,7 @@ class Detector(nn.Module):
         if config.roi.head != "none":
             self.proposal_generator = ProposalNetwork(config)
             self.roi_heads = RegionHeads(config)
+        self.kind = torch.float32
         self.eval().requires_grad_(False)
 
     def maps(self, images: Tensor) -> dict[str, Tensor]:
@@ -45,7 +47,7 @@ class Detector(nn.Module):
         Of pre-activated networks `res4` comes with the norm and activation that res5 begins with,
         `res4_raw` without.
         """
-        maps: dict[str, Tensor] = self.backbone(images)
+        maps: dict[str, Tensor] = self.backbone(images.to(self.kind))
         if self.config.resnet.pre_activation and self.roi_heads and self.roi_heads.res5:
             maps["res4_raw"] = maps["res4"]
             maps["res4"] = F.relu_(self.roi_heads.res5[0].norm(maps["res4"]))  # type: ignore[operator]
@@ -81,6 +83,16 @@ class Detector(nn.Module):
         self.backbone.fold()
         if self.roi_heads is not None:
             self.roi_heads.fold()
+        return self
+
+    def set_precision(self, kind: torch.dtype) -> Detector:
+        """Run convolutions and the layers of the heads in `kind`; scores and boxes stay float32."""
+        self.backbone.to(kind)
+        if self.proposal_generator is not None:
+            self.proposal_generator.rpn_head.to(kind)
+        if self.roi_heads is not None:
+            self.roi_heads.set_precision(kind)
+        self.kind = kind
         return self
 
     @staticmethod

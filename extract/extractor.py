@@ -6,7 +6,7 @@ Legend: B images of a batch, S side of the input, C channels, h w a map's height
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -17,27 +17,16 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 from extract.boxes import GivenBoxes
-from extract.cache import ImageFeatures, Stream
 from extract.errors import ExtractError
 from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0, sha256_of, weights_file
 from extract.images import read_image
+from extract.prepared import Prepared, cell_boxes
 from extract.presets import Preset
+from extract.records import ImageFeatures, Stream
 from extract.sources import Source
 
 PYRAMID = ("pyramid_high", "pyramid_low")  # the coarse map's stream, then the fine one's
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """An image ready for the network."""
-
-    source: Source
-    width: int
-    height: int
-    pixels: Tensor  # (3, S, S) float32, normalised
-    boxes: np.ndarray | None = None  # (N, 4) given boxes in pixels of the original
-    extras: dict[str, np.ndarray] | None = None  # what is known of each box
 
 
 class Extractor:
@@ -178,11 +167,3 @@ class Extractor:
             for level in preset.levels
         ]
         return torch.cat(pooled, dim=1).cpu().numpy()
-
-
-def cell_boxes(high: int, wide: int, width: int, height: int) -> np.ndarray:
-    """Boxes (high wide, 4) of a grid's cells, row by row, in pixels of the original."""
-    x = np.linspace(0, width, wide + 1, dtype=np.float32)
-    y = np.linspace(0, height, high + 1, dtype=np.float32)
-    corners = [(x[j], y[i], x[j + 1], y[i + 1]) for i in range(high) for j in range(wide)]
-    return np.array(corners, dtype=np.float32)

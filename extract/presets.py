@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar, get_type_hints
 
+from extract.detector_presets import DETECTOR_PRESETS, DetectorPreset
 from extract.errors import ExtractError
 from extract.images import ImageLimits, ImageRules
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +40,16 @@ class Preset:
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset | DetectorPreset] = {
     "imagenet-grid": Preset(),
     # the levels from which shape, colour and texture of drawn things are read best: docs/extract.md
     "imagenet-regions": Preset(grids=False, levels=("x8", "x16", "head")),
     "imagenet-pyramid": Preset(grids=False, pyramid=("head", "x16"), levels=("x8", "x16", "head")),
+    **DETECTOR_PRESETS,
 }
 
 
-def get(name: str) -> Preset:
+def get(name: str) -> Preset | DetectorPreset:
     """The preset of that name. Raises ExtractError with the nearest name."""
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)
@@ -53,20 +58,41 @@ def get(name: str) -> Preset:
     return PRESETS[name]
 
 
-def from_settings(settings: Mapping[str, Any]) -> Preset:
+def from_settings(settings: Mapping[str, Any]) -> Preset | DetectorPreset:
     """The preset behind a cache's settings. Raises ExtractError on settings it does not know."""
-    known = {f.name for f in fields(Preset)}
-    rule_names = {f.name for f in fields(ImageRules)}
-    unknown = [key for key in settings if key not in known]
-    unknown += [f"images.{k}" for k in settings.get("images", {}) if k not in rule_names]
+    kind: type[Any] = DetectorPreset if "detector" in settings else Preset
+    unknown = _unknown(kind, settings)
     if unknown:
         raise ExtractError(
             "the cache has settings that this version does not know:"
             f" {', '.join(unknown)}; make it again with pipeline extract"
         )
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-    }
-    rules = dict(values.pop("images", {}))
-    rules["background"] = tuple(rules.get("background", (255, 255, 255)))
-    return Preset(**values, images=ImageRules(**rules))
+    found: Preset | DetectorPreset = _rebuilt(kind, settings)
+    return found
+
+
+def _unknown(kind: type[Any], settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    hints, found = get_type_hints(kind), []
+    for key, value in settings.items():
+        if key not in hints:
+            found.append(f"{prefix}{key}")
+        elif dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            found += _unknown(hints[key], value, f"{prefix}{key}.")
+    return found
+
+
+def _rebuilt(kind: type[T], settings: Mapping[str, Any]) -> T:
+    """A dataclass of plain values, nested ones too."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            key: _rebuilt(hints[key], value)
+            if dataclasses.is_dataclass(hints[key])
+            else _tuples(value)
+            for key, value in settings.items()
+        }
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value

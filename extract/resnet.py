@@ -63,8 +63,18 @@ class Conv(nn.Module):
         if offset is None:
             y = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
         else:
-            y = deform_conv2d(x, offset, self.weight, self.bias, stride, padding, dilation)
+            y = self._deformed(x, offset, stride, padding, dilation)
         return y if self.norm is None else self.norm(y)
+
+    def _deformed(
+        self, x: Tensor, offset: Tensor, stride: int, padding: int, dilation: int
+    ) -> Tensor:
+        """In float32, the only precision that the operator has everywhere."""
+        bias = None if self.bias is None else self.bias.float()
+        y = deform_conv2d(
+            x.float(), offset.float(), self.weight.float(), bias, stride, padding, dilation
+        )
+        return y.to(x.dtype)
 
     def fold(self) -> None:
         """Merge the norm behind this convolution into it."""

@@ -7,7 +7,7 @@ K classes with the background.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ class RegionOutputs:
     logits: Tensor  # (R, K)
     deltas: Tensor  # (R, 4 K) or without the background's four
     attributes: Tensor | None  # (R, attributes) logits
+    pooled: Tensor | None = None  # (R, C) of heads that pool to a single bin
 
 
 class RegionPooler(nn.Module):
@@ -138,30 +139,32 @@ class RegionHeads(nn.Module):
         self.box_head = FullyConnected(config) if roi.head == "fc" else None
         self.box_predictor = BoxPredictor(config)
         self.attribute_predictor = AttributePredictor(config) if roi.attributes else None
+        self.kind = torch.float32  # of the head's layers
 
     def forward(self, maps: dict[str, Tensor], boxes: Tensor, chunk: int) -> RegionOutputs:
         """An image's maps (1, C, h, w) and boxes (R, 4) -> what they are, `chunk` at a time."""
-        used = [maps[name] for name in self.config.roi.maps]
+        # pooling reads rows of one channel, in float32
+        used = [maps[name].float().contiguous() for name in self.config.roi.maps]
         levels = self.pooler.levels(boxes)
-        features = [
-            self.head(
-                self.pooler(
-                    used,
-                    boxes[start : start + chunk],
-                    None if levels is None else levels[start : start + chunk],
-                )
-            )
-            for start in range(0, len(boxes), chunk)
-        ]
+        features, kept = [], []
+        for start in range(0, len(boxes), chunk):
+            part = slice(start, start + chunk)
+            pooled = self.pooler(used, boxes[part], None if levels is None else levels[part])
+            features.append(self.head(pooled))
+            if self.config.roi.resolution == 1:
+                kept.append(pooled.flatten(1))
         if not features:
             return self.predict(boxes.new_zeros(0, self.config.feature_width))
-        return self.predict(torch.cat(features))  # (R, D)
+        outputs = self.predict(torch.cat(features))  # (R, D)
+        return replace(outputs, pooled=torch.cat(kept)) if kept else outputs
 
     def head(self, pooled: Tensor) -> Tensor:
         """Pooled regions (R, C, P, P) -> features (R, D), float32."""
-        if self.res5 is None:
-            return (pooled.flatten(1) if self.box_head is None else self.box_head(pooled)).float()
-        return self.last_map(pooled, self.config.roi.res5_dilation).float().mean(dim=(2, 3))
+        x = pooled.to(self.kind)
+        if self.box_head is not None:
+            return self.box_head(x).float()
+        x = x.contiguous(memory_format=torch.channels_last)
+        return self.last_map(x, self.config.roi.res5_dilation).float().mean(dim=(2, 3))
 
     def last_map(self, x: Tensor, dilation: int) -> Tensor:
         """(R, C, h, w) of res4 -> (R, D, h', w') of res5; pre-activated ones come normed."""
@@ -183,6 +186,13 @@ class RegionHeads(nn.Module):
             if self.attribute_predictor is None
             else self.attribute_predictor(features, logits),
         )
+
+    def set_precision(self, kind: torch.dtype) -> None:
+        """Run the head in `kind`; pooling, classes, boxes and attributes stay float32."""
+        for part in (self.res5, self.res5_bn, self.box_head):
+            if part is not None:
+                part.to(kind)
+        self.kind = kind
 
     def fold(self) -> None:
         """Merge norms into convolutions."""

@@ -12,12 +12,13 @@ import numpy as np
 
 from extract.cache import FeatureCache, ImageFeatures
 from extract.errors import CacheError, ImageError
-from extract.extractor import Extractor, Prepared
 from extract.images import quiet_pillow
+from extract.prepared import FeatureExtractor, Prepared
 from extract.share import Share
 from extract.sources import Source
 from extract.writer import ALL, CacheWriter
 
+_WAITING = 2  # batches that may wait for images of their shape
 SHARD_IMAGES = 256  # images of a shard: what a kill can cost at most
 
 
@@ -51,7 +52,7 @@ class Summary:
 
 def extract(
     sources: Sequence[Source],
-    extractor: Extractor,
+    extractor: FeatureExtractor,
     out: Path,
     *,
     workers: int = 2,
@@ -112,7 +113,7 @@ def _checked(
 
 def plan(
     sources: Sequence[Source],
-    extractor: Extractor,
+    extractor: FeatureExtractor,
     out: Path,
     *,
     workers: int = 2,
@@ -139,7 +140,7 @@ def plan(
 
 
 def extract_in_memory(
-    sources: Sequence[Source], extractor: Extractor, workers: int = 2
+    sources: Sequence[Source], extractor: FeatureExtractor, workers: int = 2
 ) -> tuple[list[ImageFeatures], list[Failure]]:
     """Features of a few images without a cache."""
     records, failures = [], []
@@ -153,29 +154,38 @@ def extract_in_memory(
 
 
 def _features(
-    sources: Sequence[Source], extractor: Extractor, workers: int
+    sources: Sequence[Source], extractor: FeatureExtractor, workers: int
 ) -> Iterator[tuple[Source, ImageFeatures | Failure]]:
-    """What became of each image; failures come when they are met, features by the batch."""
-    batch: list[Prepared] = []
+    """What became of each image; failures come when they are met, features by the batch.
+
+    A batch holds images of one shape. Of shapes that are rare some wait, but never more than two
+    batches in all.
+    """
+    size = extractor.preset.batch
+    waiting: dict[tuple[int, ...], list[Prepared]] = {}  # by shape
     for prepared in _decoded(sources, extractor, workers):
         if isinstance(prepared, Failure):
             yield prepared.source, prepared
             continue
-        batch.append(prepared)
-        if len(batch) == extractor.preset.batch:
-            yield from _pairs(batch, extractor)
-            batch = []
-    if batch:
+        shape = tuple(prepared.pixels.shape)
+        waiting.setdefault(shape, []).append(prepared)
+        if len(waiting[shape]) == size:
+            yield from _pairs(waiting.pop(shape), extractor)
+        elif sum(len(batch) for batch in waiting.values()) > _WAITING * size:
+            yield from _pairs(waiting.pop(next(iter(waiting))), extractor)
+    for batch in waiting.values():
         yield from _pairs(batch, extractor)
 
 
-def _pairs(batch: list[Prepared], extractor: Extractor) -> list[tuple[Source, ImageFeatures]]:
+def _pairs(
+    batch: list[Prepared], extractor: FeatureExtractor
+) -> list[tuple[Source, ImageFeatures]]:
     sources = [prepared.source for prepared in batch]
     return list(zip(sources, extractor.extract(batch), strict=True))
 
 
 def _decoded(
-    sources: Sequence[Source], extractor: Extractor, workers: int
+    sources: Sequence[Source], extractor: FeatureExtractor, workers: int
 ) -> Iterator[Prepared | Failure]:
     """Images in order, decoded in threads, at most two batches ahead."""
 

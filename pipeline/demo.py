@@ -11,7 +11,7 @@ from evaluate.scores import Scores, score
 from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import FeatureCache
-from extract.extractor import Extractor
+from extract.extractors import make_extractor
 from extract.run import extract
 from extract.sources import find_sources
 from pipeline import recipe as recipes
@@ -80,7 +80,7 @@ def _extract(scenes: Path, features: Path, device: str) -> None:
         if all(source.image_id in cache for source in sources):
             return
     boxes = read_boxes(scenes / BOXES)
-    extractor = Extractor(PRESET, presets.get(PRESET), str(choose_device(device)), boxes)
+    extractor = make_extractor(PRESET, presets.get(PRESET), str(choose_device(device)), boxes)
     with Progress(len(sources), unit="images", label="extract") as progress:
         summary = extract(sources, extractor, features, on_done=progress.update)
     if summary.failures:

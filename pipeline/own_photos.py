@@ -13,7 +13,8 @@ from caption.batches import FeatureSource, check_features
 from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import FeatureCache, ImageFeatures, differences, fingerprint_of
-from extract.extractor import Extractor
+from extract.extractors import make_extractor
+from extract.prepared import FeatureExtractor
 from extract.run import Failure, extract_in_memory
 from extract.sources import find_sources
 from pipeline.decoding import Captions, decode_ids
@@ -79,7 +80,7 @@ def caption_photos(
 
 def _extractor(
     folder: RunFolder, streams: Sequence[str], boxes: Path | None, device: str
-) -> Extractor:
+) -> FeatureExtractor:
     """The extractor that made the run's features. Raises PipelineError when it cannot be had."""
     name, settings = folder.fingerprint.get("preset"), _nested(folder.fingerprint).get("settings")
     if not isinstance(name, str) or not isinstance(settings, dict):
@@ -93,7 +94,7 @@ def _extractor(
             " --boxes BOXES.json for these images"
         )
     given = read_boxes(boxes) if boxes is not None else None
-    extractor = Extractor(name, presets.from_settings(settings), device, given)
+    extractor = make_extractor(name, presets.from_settings(settings), device, given)
     lines = differences(folder.fingerprint, _plain(fingerprint_of(extractor.meta)))
     if lines:
         shown = "\n  ".join(lines)

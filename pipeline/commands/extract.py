@@ -14,7 +14,8 @@ from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import flat
 from extract.cache_folder import failures_path
-from extract.extractor import Extractor
+from extract.extractors import make_extractor, with_configuration
+from extract.prepared import FeatureExtractor
 from extract.run import Summary, extract, plan
 from extract.share import Share
 from extract.sources import Source, find_sources
@@ -32,6 +33,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("inputs", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--preset", "name", help="How features are made; see --list-presets.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the cache.")
+@click.option(
+    "--weights",
+    type=_FILE,
+    help="Checkpoint of a detector; NAME.yaml beside NAME.pth is its detectron2 configuration.",
+)
 @click.option("--boxes", type=_FILE, help="JSON of boxes: region features.")
 @click.option(
     "-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a preset's number."
@@ -55,6 +61,7 @@ def command(
     inputs: tuple[Path, ...],
     name: str | None,
     out: Path | None,
+    weights: Path | None,
     boxes: Path | None,
     overrides: tuple[str, ...],
     ids: str,
@@ -87,10 +94,11 @@ def command(
     if missing or name is None or out is None:
         raise click.UsageError(f"{', '.join(missing)} missing; see pipeline extract --help")
     with as_typed():
-        preset = override(presets.get(name), overrides)
+        preset = override(with_configuration(presets.get(name), weights), overrides)
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
-    extractor = Extractor(name, preset, str(own_device(choose_device(device))), given)
+    where = str(own_device(choose_device(device)))
+    extractor = make_extractor(name, preset, where, given, weights)
     if dry_run:
         _dry_run(sources, extractor, out, workers, as_json)
         return 0
@@ -117,7 +125,7 @@ def _list_presets(as_json: bool) -> None:
 
 
 def _dry_run(
-    sources: list[Source], extractor: Extractor, out: Path, workers: int, as_json: bool
+    sources: list[Source], extractor: FeatureExtractor, out: Path, workers: int, as_json: bool
 ) -> None:
     with Progress(len(sources), unit="images", label="dry run") as progress:
         planned = plan(sources, extractor, out, workers=workers, on_done=progress.update)

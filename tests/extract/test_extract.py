@@ -247,10 +247,10 @@ def test_other_settings_are_refused(
     ("args", "code", "message"),
     [
         (["extract"], 2, "INPUTS, --preset, --out missing"),
-        (["extract", "PHOTOS", "--preset", "imagenet-gird", "--out", "x"], 1, "did you mean"),
-        (["extract", "PHOTOS", *OPTIONS, "-o", "sise=1", "--out", "x"], 1, "did you mean 'size'"),
+        (["extract", "PHOTOS", "--preset", "imagenet-gird", "--out", "x"], 2, "did you mean"),
+        (["extract", "PHOTOS", *OPTIONS, "-o", "sise=1", "--out", "x"], 2, "did you mean 'size'"),
         (["extract", "PHOTOS", *OPTIONS, "-o", "size=65", "--out", "x"], 1, "multiple of 32"),
-        (["extract", "absent", *OPTIONS, "--out", "x"], 1, "absent: not there"),
+        (["extract", "absent", *OPTIONS, "--out", "x"], 2, "does not exist"),
         (["extract", "PHOTOS", "--preset", "imagenet-regions", "--out", "x"], 1, "add --boxes"),
         (["extract", "PHOTOS", *OPTIONS, "--out", "/dev/null/x"], 1, "cannot be written"),
     ],

@@ -11,8 +11,9 @@ from timm.data import ImageNetInfo
 
 from extract import imagenet, presets
 from extract.errors import ExtractError
-from extract.extractor import Extractor, cell_boxes
+from extract.extractor import Extractor
 from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0
+from extract.prepared import cell_boxes
 from extract.sources import Source
 
 # photographs of Flickr8k -> what ImageNet calls that which they show

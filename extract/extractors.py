@@ -1,0 +1,47 @@
+"""From a preset to the extractor that works by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from extract.boxes import GivenBoxes
+from extract.detector_extractor import DetectorExtractor
+from extract.detector_presets import DetectorPreset
+from extract.detectron2_config import read_detectron2_yaml
+from extract.errors import ExtractError
+from extract.extractor import Extractor
+from extract.prepared import FeatureExtractor
+from extract.presets import Preset
+
+
+def make_extractor(
+    name: str,
+    preset: Preset | DetectorPreset,
+    device: str,
+    boxes: GivenBoxes | None = None,
+    weights: Path | None = None,
+) -> FeatureExtractor:
+    """The extractor of a preset. Raises ExtractError when weights are missing or do not fit."""
+    if isinstance(preset, Preset):
+        if weights is not None:
+            raise ExtractError(f"preset {name} has its weights in its package: leave out --weights")
+        return Extractor(name, preset, device, boxes)
+    if weights is None:
+        raise ExtractError(f"preset {name} needs its checkpoint: add --weights FILE")
+    return DetectorExtractor(name, preset, device, boxes, weights)
+
+
+def with_configuration(
+    preset: Preset | DetectorPreset, weights: Path | None
+) -> Preset | DetectorPreset:
+    """The preset with the detector of the detectron2 YAML beside the weights, if there is one.
+
+    That is the file of the same name with the suffix .yaml or .yml.
+    """
+    if weights is None or isinstance(preset, Preset):
+        return preset
+    for suffix in (".yaml", ".yml"):
+        if weights.with_suffix(suffix).is_file():
+            return replace(preset, detector=read_detectron2_yaml(weights.with_suffix(suffix)))
+    return preset
