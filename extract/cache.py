@@ -68,10 +68,16 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """
     named = "weights.sha256" in a and "weights.sha256" in b
     return [
-        f"{key}: {a.get(key, 'absent')} / {b.get(key, 'absent')}"
+        f"{key}: {_short(a.get(key, 'absent'))} / {_short(b.get(key, 'absent'))}"
         for key in dict.fromkeys([*a, *b])
         if a.get(key, "absent") != b.get(key, "absent") and not (named and key == "weights.file")
     ]
+
+
+def _short(value: Any) -> str:
+    """The value as text; of long ones, such as lists of names, the beginning."""
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
 class FeatureCache:

@@ -118,6 +118,20 @@ def read_image(path: Path, rules: ImageRules, limits: ImageLimits) -> UprightIma
     )
 
 
+def upright_size(path: Path) -> tuple[int, int]:
+    """Width and height of an image once it is turned, from its header. Raises ImageError."""
+    head = _head(path)
+    try:
+        with Image.open(path, formats=_formats()) as image:
+            width, height = image.size
+            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+    except UnidentifiedImageError as error:
+        raise _unidentified(path, head) from error
+    except Exception as error:  # decoders raise many kinds on broken files
+        raise ImageError(path, "corrupt", f"{type(error).__name__}: {error}") from error
+    return (height, width) if turned else (width, height)
+
+
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
     """Without Pillow's warnings: of large images, where `ImageLimits` decide, and broken tags.

@@ -28,7 +28,7 @@ class ImageFeatures:
     """All that a cache knows of one image; N rows of width D in each stream."""
 
     image_id: str
-    width: int  # of the upright original in pixels
+    width: int  # of the upright original in pixels; 0 x 0 where an imported file does not tell
     height: int
     streams: dict[str, np.ndarray]  # stream -> (N, D)
     boxes: dict[str, np.ndarray] = field(default_factory=dict)  # stream -> (N, 4) float32 pixels
@@ -59,7 +59,8 @@ def check_record(record: ImageFeatures, streams: Mapping[str, Stream]) -> None:
     """Raise CacheError, naming the image and the stream, when a record is not fit to be kept.
 
     Wanted: every stream with 1 or more rows of its width, finite in the type they are stored in;
-    boxes finite, in order and inside the image; grid shapes and extras that match the rows.
+    boxes finite, in order and inside the image, where its size is known; grid shapes and extras
+    that match the rows.
     """
     for wrong in _problems(record, streams):
         source = f" ({record.file})" if record.file else ""
@@ -73,7 +74,7 @@ def _problems(record: ImageFeatures, streams: Mapping[str, Stream]) -> Iterator[
             yield f"the name {text!r} is not valid UTF-8 text without NUL"
     if not record.image_id:
         yield "its id is empty"
-    if record.width < 1 or record.height < 1:
+    if min(record.width, record.height) < 1 and (record.width, record.height) != (0, 0):
         yield f"its size is {record.width} x {record.height} pixels, wanted 1 x 1 or more"
     for held in (record.streams, record.boxes, record.grid_shape, record.extras):
         for name in held:
@@ -122,6 +123,7 @@ def _stream_problems(record: ImageFeatures, name: str, stream: Stream) -> Iterat
 def _wrong_boxes(boxes: np.ndarray, width: int, height: int) -> np.ndarray:
     """Which of the boxes (N, 4) are turned around, not finite or out of the image: (N,) bool."""
     low, high = boxes[:, :2], boxes[:, 2:]  # (N, 2) each
-    limits = np.array([width, height], dtype=np.float32) + SLACK
+    known = (width, height) if width else (np.finfo(np.float32).max,) * 2
+    limits = np.array(known, dtype=np.float32) + SLACK
     fine = (low >= -SLACK) & (low <= high) & (high <= limits)  # (N, 2), False on NaN
     return np.logical_not(fine.all(axis=1))

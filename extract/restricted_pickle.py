@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -54,15 +54,23 @@ def load_arrays(path: Path) -> Any:
     """
     try:
         with path.open("rb") as file:
-            return _ArrayUnpickler(file, encoding="latin1").load()
-    except _Refused as refused:
-        raise ExtractError(
-            f"{path}: refused, the pickle asks for {refused}; a checkpoint needs only NumPy arrays"
-            " and plain values, so get the file from its publisher again"
-        ) from refused
+            return unpickle_arrays(file, path)
     except OSError as error:
         raise ExtractError(f"{path}: cannot be read ({error})") from error
+
+
+def unpickle_arrays(file: BinaryIO, source: object) -> Any:
+    """`load_arrays` from where a file that is open stands; `source` is named in errors."""
+    try:
+        return _ArrayUnpickler(file, encoding="latin1").load()
+    except _Refused as refused:
+        raise ExtractError(
+            f"{source}: refused, the pickle asks for {refused}; a file of features or weights needs"
+            " only NumPy arrays and plain values, so get it from its publisher again"
+        ) from refused
+    except OSError:
+        raise
     except Exception as error:  # broken pickles raise many kinds
         raise ExtractError(
-            f"{path}: not a readable pickle ({type(error).__name__}: {error})"
+            f"{source}: not a readable pickle ({type(error).__name__}: {error})"
         ) from error

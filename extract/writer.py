@@ -37,7 +37,11 @@ log = logging.getLogger(__name__)
 
 ALL = Share()  # one process does all
 
-MAY_CHANGE = ("versions", "limits")  # what of `meta` may be otherwise when a cache goes on
+MAY_CHANGE = (
+    "versions",
+    "limits",
+    "source",
+)  # what of `meta` may be otherwise when a cache goes on
 
 
 class CacheWriter:

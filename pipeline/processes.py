@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
+SOME_FAILED = 3  # exit code: done, but some images failed
+
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:

@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 class Progress:
     """Counts done units; use as a context manager and call `update(n)`.
 
-    On a terminal it draws a bar on stderr; elsewhere it logs rate and expected time
-    every `interval` seconds and once at the end.
+    A `total` of None is not known. On a terminal it draws a bar on stderr; elsewhere it logs rate
+    and expected time every `interval` seconds and once at the end.
     """
 
     def __init__(
-        self, total: int, *, unit: str, label: str, initial: int = 0, interval: float = 30.0
+        self, total: int | None, *, unit: str, label: str, initial: int = 0, interval: float = 30.0
     ) -> None:
         self.total, self.unit, self.label = total, unit, label
         self.done = self.initial = initial
@@ -58,6 +58,9 @@ class Progress:
 
     def _line(self) -> None:
         self.shown = self.done
+        if self.total is None:
+            log.info("%s: %d %s", self.label, self.done, self.unit)
+            return
         elapsed = max(time.monotonic() - self.started, 1e-9)
         rate = (self.done - self.initial) / elapsed
         left = (self.total - self.done) / rate if rate > 0 else float("inf")

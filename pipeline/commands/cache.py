@@ -1,4 +1,4 @@
-"""`pipeline cache`: look at, check, merge and compare feature caches."""
+"""`pipeline cache`: look at, check, merge, compare, import and export feature caches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from extract.cache_merge import merge as merge_caches
 from extract.cache_summary import inspect as inspect_cache
 from extract.cache_verify import Report, image_count
 from extract.cache_verify import verify as verify_cache
+from pipeline.commands.cache_formats import export, import_
 from pipeline.id_list import read_names
 from pipeline.progress import Progress
 
@@ -25,11 +26,15 @@ _SHOWN = 50  # problems printed without --json
 
 @click.group(context_settings=_HELP)
 def command() -> None:
-    """Look at, check, merge and compare feature caches.
+    """Look at, check, merge, compare, import and export feature caches.
 
     \b
     pipeline cache inspect features
     """
+
+
+command.add_command(import_)
+command.add_command(export)
 
 
 @command.command(context_settings=_HELP)
@@ -67,7 +72,8 @@ def inspect(path: Path, as_json: bool) -> None:
         )
     click.echo("")
     for key, value in flat(facts["meta"]).items():
-        click.echo(f"  {key} = {value}")
+        long = isinstance(value, list) and len(value) > 20
+        click.echo(f"  {key} = {f'{len(value):,} values' if long else value}")
 
 
 @command.command(context_settings=_HELP)

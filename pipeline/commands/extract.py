@@ -20,12 +20,11 @@ from extract.run import Summary, extract, plan
 from extract.share import Share
 from extract.sources import Source, find_sources
 from pipeline.errors import PipelineError
-from pipeline.processes import ended_by_interrupt, own_device
+from pipeline.processes import SOME_FAILED, ended_by_interrupt, own_device
 from pipeline.progress import Progress
 from pipeline.recipe import as_typed, override
 from pipeline.run_folder import choose_device
 
-SOME_FAILED = 3  # exit code
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
