@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "Feature cache and captions to a trained captioner.",
     "eval": "Decode a split and score it, or score anybody's results.",
     "caption": "Photographs to captions with a trained run.",
+    "explain": "Why a captioner said each word, drawn over the photograph.",
     "report": "One self-contained HTML page about a run.",
     "cache": "Inspect, verify, merge and compare feature caches.",
     "scenes": "Generate pictures of shapes with captions, boxes and splits.",

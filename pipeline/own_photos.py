@@ -31,7 +31,7 @@ class Outcome:
     failures: list[Failure]
 
 
-class _InMemory:
+class InMemory:
     """Features just made, read like a cache."""
 
     def __init__(self, records: Sequence[ImageFeatures]) -> None:
@@ -68,9 +68,9 @@ def caption_photos(
         ids = list(files)
         check_features(ids, cache, "images", str(inputs[0]))
     else:
-        extractor = _extractor(folder, model.needs, boxes, str(where))
+        extractor = extractor_of(folder, model.needs, boxes, str(where))
         records, failures = extract_in_memory(sources, extractor)
-        cache, ids = _InMemory(records), [record.image_id for record in records]
+        cache, ids = InMemory(records), [record.image_id for record in records]
     settings = folder.recipe.decoding
     settings = replace(settings, beam=max(beam or settings.beam, keep))
     source = FeatureSource(cache, model.needs)
@@ -78,7 +78,7 @@ def caption_photos(
     return Outcome(found=found, files=files, failures=failures)
 
 
-def _extractor(
+def extractor_of(
     folder: RunFolder, streams: Sequence[str], boxes: Path | None, device: str
 ) -> FeatureExtractor:
     """The extractor that made the run's features. Raises PipelineError when it cannot be had."""
