@@ -10,7 +10,11 @@ from typing import Any
 from caption.captioner import Captioner
 from caption.errors import CaptionError
 from caption.models import context_assisted, meshed_memory, normalized_geometry, position_aware
-from caption.models.context_assisted import CATConfig, ContextAssistedTransformer
+from caption.models.context_assisted import (
+    CATConfig,
+    ContextAssistedTransformer,
+    MeshedCATConfig,
+)
 from caption.models.meshed_memory import MeshedMemoryConfig
 from caption.models.normalized_geometry import NormalizedGeometryConfig
 from caption.models.position_aware import PositionAwareConfig
@@ -82,6 +86,14 @@ MODELS: dict[str, Entry] = {
         _filled(Slots(), ContextAssistedTransformer),
         "CAT and LightCAT: cross-attention that reads its own earlier contexts",
         variants=context_assisted.VARIANTS,
+    ),
+    "meshed_cat": Entry(
+        MeshedCATConfig,
+        _filled(meshed_memory.SLOTS, ContextAssistedTransformer),
+        "CAT and LightCAT on the Meshed-Memory Transformer",
+        variants={
+            name: context_assisted.VARIANTS[name] for name in ("light", "own_second_pass", "ihc")
+        },
     ),
     "normalized_geometry": Entry(
         NormalizedGeometryConfig,

@@ -152,9 +152,19 @@ class PlainSelfAttention(nn.Module):
         super().__init__()
         self.attention = attention_of(config)
 
+    def source(self, x: Tensor, image: ImageRows) -> tuple[KeysValues, Tensor]:
+        """What the rows (B, N, D) attend to, and which of it is real (B, N)."""
+        return self.attention.project(x), image.mask
+
     def forward(self, x: Tensor, image: ImageRows) -> Tensor:
-        attended: Tensor = self.attention(x, self.attention.project(x), image.mask[:, None])
+        source, mask = self.source(x, image)
+        attended: Tensor = self.attention(x, source, mask[:, None])  # (B, N, D)
         return attended
+
+    def weights(self, x: Tensor, image: ImageRows) -> Tensor:
+        """The attention weights (B, H, N, N)."""
+        source, mask = self.source(x, image)
+        return self.attention.weights(x, source, mask[:, None])
 
 
 class PlainCrossAttention(nn.Module):

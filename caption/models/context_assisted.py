@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from caption.blocks import KeysValues, by_image, by_row
 from caption.captioner import TrainingPass
 from caption.errors import CaptionError
+from caption.models.meshed_memory import KeptLevels, MeshedMemoryConfig
 from caption.transformer import (
     Kept,
     Memory,
@@ -90,6 +91,20 @@ class CATConfig(ContextConfig, TransformerConfig):
     def __post_init__(self) -> None:
         ContextConfig.__post_init__(self)
         TransformerConfig.__post_init__(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshedCATConfig(ContextConfig, MeshedMemoryConfig):
+    """CAT on the Meshed-Memory Transformer: a history for each encoder level that is read."""
+
+    def __post_init__(self) -> None:
+        ContextConfig.__post_init__(self)
+        MeshedMemoryConfig.__post_init__(self)
+        if self.norm != "levels" and self.strategy != "tca":
+            raise CaptionError(
+                f"model.norm is {self.norm!r}, but a context that is remembered is normed: wanted"
+                " 'levels'"
+            )
 
 
 @dataclass(frozen=True)
@@ -283,11 +298,10 @@ def distance(weight: Tensor, beta: Tensor, valid: Tensor, norm: str) -> Tensor:
     return (mean + EPSILON).sqrt() if norm == "rms" else mean
 
 
-def histories(kept: Any) -> list[History]:
+def histories(kept: Kept | None) -> list[History]:
     """The histories in what a layer's cross-attention keeps: one per encoder level it reads."""
-    if isinstance(kept, History):
-        return [kept]
-    return [history for level in kept.levels for history in histories(level)]
+    levels = kept.levels if isinstance(kept, KeptLevels) else (kept,)
+    return [level for level in levels if isinstance(level, History)]
 
 
 class ContextAssistedTransformer(Transformer):
@@ -310,9 +324,7 @@ class ContextAssistedTransformer(Transformer):
         hidden, state = self.decode(tokens, self.start(memory))  # (R, T, D)
         weights = []
         for layer in state.layers:
-            if layer is None:
-                raise CaptionError("a decoder layer kept no state")
-            each = [history.weight for history in histories(layer.context)]
+            each = [history.weight for history in histories(layer.context if layer else None)]
             weights.append(torch.stack(each).mean(dim=0))  # (R, H, T)
         return self.output(hidden), torch.stack(weights)
 

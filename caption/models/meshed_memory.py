@@ -102,19 +102,16 @@ class MemoryAugmentedAttention(PlainSelfAttention):
         values = self.attention.split(self.memory_values)  # (1, H, m, d)
         return KeysValues(keys * math.sqrt(keys.shape[-1]), values * math.sqrt(self.slots))
 
-    def forward(self, x: Tensor, image: ImageRows) -> Tensor:
-        """Rows (B, N, D), each attending to the real rows of its image and to the slots."""
-        rows, slots = self.attention.project(x), self.memory()
-        images = len(x)
-        source = rows.append(
+    def source(self, x: Tensor, image: ImageRows) -> tuple[KeysValues, Tensor]:
+        """The image's rows (B, N, D) and behind them the slots, and which are real (B, N + m)."""
+        slots, images = self.memory(), len(x)
+        both = self.attention.project(x).append(
             KeysValues(
                 slots.keys.expand(images, -1, -1, -1),  # (B, H, m, d)
                 slots.values.expand(images, -1, -1, -1),  # (B, H, m, d)
             )
         )  # (B, H, N + m, d)
-        mask = F.pad(image.mask, (0, self.slots), value=True)  # (B, N + m)
-        attended: Tensor = self.attention(x, source, mask[:, None])  # (B, N, D)
-        return attended
+        return both, F.pad(image.mask, (0, self.slots), value=True)
 
 
 @dataclass(frozen=True)

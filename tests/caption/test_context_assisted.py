@@ -15,6 +15,7 @@ from caption.models.context_assisted import (
     CATConfig,
     ContextAssisted,
     ContextAssistedTransformer,
+    MeshedCATConfig,
     distance,
 )
 from caption.transformer import PlainCrossAttention, Transformer, TransformerConfig
@@ -248,3 +249,9 @@ def test_plain_strategy_is_the_plain_transformer() -> None:
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CaptionError, match=message):
         replace(CATConfig(**SMALL), **changes)
+
+
+def test_a_remembered_context_is_normed() -> None:
+    with pytest.raises(CaptionError, match="model.norm is 'sum'"):
+        MeshedCATConfig(norm="sum")
+    assert MeshedCATConfig(norm="sum", strategy="tca", gamma=0.0).norm == "sum"

@@ -12,7 +12,12 @@ from caption.captioner import Captioner
 from caption.errors import CaptionError
 from caption.explain import TOLERANCE, Looks, integrated_gradients, look, scaled
 from caption.features import Features
-from caption.models.context_assisted import CATConfig, ContextAssistedTransformer
+from caption.models import meshed_memory
+from caption.models.context_assisted import (
+    CATConfig,
+    ContextAssistedTransformer,
+    MeshedCATConfig,
+)
 from caption.transformer import Transformer, TransformerConfig
 from caption.vocabulary import BOS, EOS
 from tests.caption.toy import WIDTH, random_features
@@ -65,6 +70,10 @@ def captioner(kind: str, **changes: Any) -> Transformer:
     if kind == "cat":
         config = CATConfig(**{**SMALL, **changes})
         model = ContextAssistedTransformer(config, in_width=WIDTH, vocabulary=WORDS)
+    elif kind == "meshed":
+        meshed = MeshedCATConfig(**{**SMALL, "stream": "grids", "memory": 3, **changes})
+        slots = meshed_memory.SLOTS
+        model = ContextAssistedTransformer(meshed, in_width=WIDTH, vocabulary=WORDS, slots=slots)
     else:
         model = Transformer(TransformerConfig(**SMALL), in_width=WIDTH, vocabulary=WORDS)
     with torch.no_grad():
@@ -146,6 +155,39 @@ def test_attention_of_a_history_reading_captioner_adds_up_with_its_history() -> 
     mass = found.history_weight()
     assert mass is not None
     torch.testing.assert_close(mass, weight[:, 0].mean(dim=1))  # (L, T)
+
+
+def test_gates_and_memory_of_a_meshed_captioner() -> None:
+    found, model, features = looks("meshed", strategy="tca", gamma=0.0)
+    assert found.attention.shape == (3, 2, 2, 4, 5)  # two encoder levels
+    assert found.gates is not None and found.memory is not None
+    layer: Any = model.decoder[0]
+    with torch.no_grad():
+        x = model.words(CAPTION[None, :-1]) + model.positions[1:5]
+        mask = torch.ones(1, 4, 4).tril().bool()
+        words = layer.self_attention.project(x)
+        x = layer.add_norm(x, layer.self_attention(x, words, mask))
+        sources = model.start(model.encode(features)).sources[0]
+        contexts = [layer.cross_attention(x, source, None)[0] for source in sources]
+        wanted = layer.wiring.alphas(x, contexts)[:, 0].mean(dim=-1)  # (E, T)
+        torch.testing.assert_close(found.gates[0], wanted)
+        encoder: Any = model.encoder[0]
+        rows, image = model.features(features)
+        source, real = encoder.self_attention.source(rows, image)
+        every = encoder.self_attention.attention.weights(rows, source, real[:, None])
+    torch.testing.assert_close(found.memory[0], every[0, :, :, -3:].sum(-1).mean(-1))
+    assert bool((found.gates > 0).all() and (found.gates < 1).all())
+
+
+def test_each_level_of_a_meshed_captioner_has_its_own_history() -> None:
+    found, model, features = looks("meshed")
+    assert isinstance(model, ContextAssistedTransformer) and found.history is not None
+    assert found.history.shape == (3, 2, 2, 4, 4)
+    assert not torch.allclose(found.history[:, 0], found.history[:, 1])
+    with torch.no_grad():
+        _, weight = model.history_weight(model.encode(features), CAPTION[None, :-1])
+    levels = found.history.sum(dim=-1).mean(dim=1)  # (L, H, T)
+    torch.testing.assert_close(weight[:, 0], levels)
 
 
 def test_maps_show_where_the_values_come_from() -> None:
