@@ -58,32 +58,39 @@ def open_image(
     needs: tuple[str, ...],
     image: str,
     *,
+    features: Path | None,
     images: Path | None,
     boxes: Path | None,
     device: str,
 ) -> tuple[ImageFeatures, Path]:
-    """Features and file of an image, given by its id in the run's features or as a file.
+    """Features and file of an image, given by its id in a cache or as a file.
 
-    `needs` are the streams that a file is extracted to.
-
-    Raises PipelineError when it is neither.
+    A file is extracted to the streams `needs` as the run's features were, unless `features` is a
+    cache to find it in; ids are looked for there, by default in the run's features. Raises
+    PipelineError when the image is neither.
     """
     path = Path(image)
-    if path.is_file():
-        records, failures = extract_in_memory(
-            find_sources([path]), extractor_of(folder, needs, boxes, device)
-        )
+    sources = find_sources([path]) if path.is_file() else []
+    if sources and features is None:
+        extractor = extractor_of(folder, needs, boxes, device)
+        records, failures = extract_in_memory(sources, extractor)
         if failures:
             raise PipelineError(f"{path}: {failures[0].reason}: {failures[0].detail}")
         return records[0], path
-    cache = FeatureCache(folder.features)
+    cache = FeatureCache(features or folder.features)
+    folder.check(cache)
     ids = {canonical_id(known): known for known in cache.ids}
-    if canonical_id(image) not in ids:
+    wanted = canonical_id(sources[0].image_id if sources else image)
+    if wanted not in ids:
         raise PipelineError(
             f"{image!r} is no file, and {cache.path} has no image of that id (it has"
             f" {len(ids)}, such as {', '.join(list(ids)[:3])})"
+            if not sources
+            else f"{cache.path} has no image {wanted!r}; leave --features out to extract {path}"
         )
-    record = cache.read(ids[canonical_id(image)])
+    record = cache.read(ids[wanted])
+    if sources:
+        return record, path
     file = Path(record.file)
     return record, images / file.name if images is not None else file
 
@@ -93,6 +100,7 @@ def explain_image(
     image: str,
     *,
     caption: str | None = None,
+    features: Path | None = None,
     images: Path | None = None,
     boxes: Path | None = None,
     steps: int = 50,
@@ -107,7 +115,13 @@ def explain_image(
     where = choose_device(device)
     model, vocabulary = folder.load(where)
     record, file = open_image(
-        folder, model.needs, image, images=images, boxes=boxes, device=str(where)
+        folder,
+        model.needs,
+        image,
+        features=features,
+        images=images,
+        boxes=boxes,
+        device=str(where),
     )
     if caption is None:
         text = decoded(model, vocabulary, record, folder.recipe.decoding, where)

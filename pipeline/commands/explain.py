@@ -24,6 +24,7 @@ from pipeline.files import write_bytes
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of the photographs, where they have moved since extraction.",
 )
+@click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
 @click.option("--boxes", type=click.Path(exists=True, path_type=Path), help="Boxes of a file.")
 @click.option("--device", default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
@@ -34,6 +35,7 @@ def command(
     out: Path | None,
     maps: str,
     steps: int,
+    features: Path | None,
     images: Path | None,
     boxes: Path | None,
     device: str,
@@ -53,6 +55,7 @@ def command(
         run,
         image,
         caption=caption,
+        features=features,
         images=images,
         boxes=boxes,
         steps=steps,

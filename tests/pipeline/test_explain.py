@@ -18,7 +18,7 @@ from tests.conftest import SmallDemo
 
 
 def explain(image: object, demo: SmallDemo, *options: object) -> Result:
-    given = ["explain", image, "--run", demo.run, "--device", "cpu", "--steps", 10, *options]
+    given = ["explain", image, "--run", demo.run, "--device", "cpu", "--steps", 5, *options]
     return CliRunner().invoke(cli, [str(argument) for argument in given])
 
 
