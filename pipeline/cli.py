@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "One self-contained HTML page about a run.",
     "cache": "Inspect, verify, merge and compare feature caches.",
     "scenes": "Generate pictures of shapes with captions, boxes and splits.",
+    "reproduce": "Captioners side by side: trained with several seeds, as a table.",
     "demo": "The whole way on generated scenes, in minutes.",
     "setup": "Get the parts that cannot come with the installation.",
     "doctor": "What is installed, what is missing, what to type.",

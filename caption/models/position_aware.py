@@ -59,6 +59,10 @@ class PositionAwareConfig(TransformerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         choice("model.edges", self.edges, PLACEMENTS)
+        if self.boxes:
+            raise CaptionError(
+                "model.boxes is true, but places come from the edges here; wanted model.boxes=false"
+            )
         if min(self.grid) < 1:
             raise CaptionError(f"model.grid is {self.grid}, wanted rows and columns from 1 on")
 

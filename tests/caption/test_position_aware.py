@@ -171,7 +171,11 @@ def test_rows_without_a_grid_and_grids_beyond_the_tables_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"edges": "some"}, "model.edges is 'some'"), ({"grid": (0, 3)}, "rows and columns from 1")],
+    [
+        ({"boxes": True}, "wanted model.boxes=false"),
+        ({"edges": "some"}, "model.edges is 'some'"),
+        ({"grid": (0, 3)}, "rows and columns from 1"),
+    ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, object], message: str) -> None:
     with pytest.raises(CaptionError, match=message):

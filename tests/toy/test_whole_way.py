@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline import demo
+from pipeline import demo, steps
 from pipeline.cli import cli
 from tests.conftest import QUICK, SmallDemo
 
@@ -41,7 +41,7 @@ def test_a_second_demo_does_no_work_twice(
         raise AssertionError("work was done twice")
 
     for name in ("extract", "train", "decode_split"):
-        monkeypatch.setattr(demo, name, never)
+        monkeypatch.setattr(steps, name, never)
     monkeypatch.setattr(demo, "METRICS", ("bleu", "rouge", "cider"))
     assert demo.run_demo(out, 60, "cpu", QUICK)[0] == table
 

@@ -1,0 +1,123 @@
+"""The steps of a command that goes the whole way; each is left out where its outcome is there."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluate.scores import Scores, score
+from extract import presets
+from extract.boxes import read_boxes
+from extract.cache import FeatureCache
+from extract.extractors import make_extractor
+from extract.run import extract
+from extract.sources import find_sources
+from pipeline import recipe as recipes
+from pipeline.decoding import decode_split
+from pipeline.errors import PipelineError
+from pipeline.files import write_text
+from pipeline.progress import Progress
+from pipeline.results import read_results
+from pipeline.run_folder import choose_device, open_run
+from pipeline.scenes.world import World
+from pipeline.scenes.write import write_scenes
+from pipeline.training import is_finished, train
+
+log = logging.getLogger(__name__)
+
+METRICS = ("bleu", "meteor", "rouge", "cider", "spice")
+
+
+def scenes_line(out: Path, images: int, seed: int, size: int) -> str:
+    """The command line of `make_scenes`."""
+    return f"pipeline scenes --out {_quoted(out)} --images {images} --seed {seed} --size {size}"
+
+
+def extract_line(photos: Path, preset: str, boxes: Path | None, out: Path) -> str:
+    """The command line of `make_features`."""
+    given = "" if boxes is None else f" --boxes {_quoted(boxes)}"
+    return f"pipeline extract {_quoted(photos)} --preset {preset}{given} --out {_quoted(out)}"
+
+
+def train_line(
+    recipe: str, overrides: Sequence[str], features: Path, captions: Path, out: Path
+) -> str:
+    """The command line of `make_run`."""
+    shown = "".join(f" -o {shlex.quote(setting)}" for setting in overrides)
+    return (
+        f"pipeline train --recipe {recipe}{shown} --features {_quoted(features)}"
+        f" --captions {_quoted(captions)} --out {_quoted(out)}"
+    )
+
+
+def eval_line(run: Path, shuffle: bool = False) -> str:
+    """The command line of `make_scores`."""
+    return f"pipeline eval --run {_quoted(run)} --split test{' --shuffle-features' * shuffle}"
+
+
+def make_scenes(out: Path, images: int, seed: int, size: int) -> None:
+    """Scenes of the default world."""
+    log.info("$ %s", scenes_line(out, images, seed, size))
+    with Progress(images, unit="images", label="scenes") as progress:
+        write_scenes(out, images, seed, size, World(), on_done=progress.update)
+
+
+def make_features(photos: Path, preset: str, boxes: Path | None, out: Path, device: str) -> None:
+    """A feature cache of all photographs in a folder. Raises PipelineError where one fails."""
+    log.info("$ %s", extract_line(photos, preset, boxes, out))
+    sources = find_sources([photos])
+    if (out / "cache.json").exists():
+        cache = FeatureCache(out)
+        if all(source.image_id in cache for source in sources):
+            return
+    given = None if boxes is None else read_boxes(boxes)
+    extractor = make_extractor(preset, presets.get(preset), str(choose_device(device)), given)
+    with Progress(len(sources), unit="images", label="extract") as progress:
+        summary = extract(sources, extractor, out, on_done=progress.update)
+    if summary.failures:
+        first = summary.failures[0]
+        raise PipelineError(f"{first.source.path}: {first.reason}: {first.detail}")
+
+
+def make_run(
+    recipe: str, overrides: Sequence[str], features: Path, captions: Path, out: Path, device: str
+) -> None:
+    """A trained captioner; one that was interrupted goes on.
+
+    Raises PipelineError where `out` holds a run with other settings.
+    """
+    log.info("$ %s", train_line(recipe, overrides, features, captions, out))
+    wanted = recipes.load(recipe, overrides)
+    if not is_finished(out):
+        train(wanted, captions, features, out, choose_device(device))
+        return
+    there, asked = recipes.to_mapping(open_run(out).recipe), recipes.to_mapping(wanted)
+    lines = recipes.setting_differences(there, asked)
+    if lines:
+        shown = "\n  ".join(lines)
+        raise PipelineError(
+            f"{out} holds a finished run with other settings (there / asked for):\n  {shown}\n"
+            "give another --out, or the settings of the first time"
+        )
+
+
+def make_scores(
+    run: Path, device: str, metrics: Sequence[str] = METRICS, shuffle: bool = False
+) -> Scores:
+    """The test scores of a run, from `scores/` where they are newer than the checkpoint."""
+    name = "test-shuffled" if shuffle else "test"
+    path, best = run / "scores" / f"{name}.json", run / "best" / "meta.json"
+    log.info("$ %s", eval_line(run, shuffle))
+    if path.exists() and path.stat().st_mtime > best.stat().st_mtime:
+        return Scores.from_json(path.read_text(encoding="utf-8"))
+    decoded = decode_split(run, "test", shuffle=shuffle, device=device)
+    results = read_results(decoded.results, allow_empty=True).captions
+    scores = score(results, decoded.references, metrics=metrics)
+    write_text(path, scores.to_json())
+    return scores
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
