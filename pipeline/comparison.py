@@ -92,6 +92,7 @@ class Choice:
     datasets: tuple[str, ...] = ()  # none named: those whose pictures are there
     rows: tuple[str, ...] = ()  # folders of rows; none named: all
     seeds: tuple[int, ...] = ()  # none named: the file's
+    overlay: str | None = None  # over every recipe, such as `tiny`
     overrides: tuple[str, ...] = ()  # settings over those of every row
     images: int | None = None  # scenes, instead of the file's number
     device: str = "auto"
@@ -104,6 +105,7 @@ class Plan:
     row: Row
     seed: int
     recipe: str
+    overlay: str | None
     overrides: tuple[str, ...]
     features: Path
     captions: Path
@@ -112,7 +114,8 @@ class Plan:
     @property
     def lines(self) -> tuple[str, str]:
         """The command lines that make this run and its scores."""
-        train = train_line(self.recipe, self.overrides, self.features, self.captions, self.out)
+        paths = self.features, self.captions, self.out
+        train = train_line(self.recipe, self.overrides, *paths, self.overlay)
         return train, eval_line(self.out)
 
 
@@ -233,6 +236,7 @@ def _run_dataset(comparison: Comparison, dataset: Dataset, choice: Choice) -> Da
                 row=row,
                 seed=seed,
                 recipe=dataset.recipe,
+                overlay=choice.overlay,
                 overrides=(
                     *(*dataset.overrides, *row.overrides, *choice.overrides),
                     f"seed={seed}",
@@ -252,7 +256,8 @@ def _run_row(plans: Sequence[Plan], device: str, metrics: Sequence[str]) -> Outc
     scores, failures, parameters = {}, {}, None
     for plan in plans:
         try:
-            make_run(plan.recipe, plan.overrides, plan.features, plan.captions, plan.out, device)
+            paths = plan.features, plan.captions, plan.out
+            make_run(plan.recipe, plan.overrides, *paths, device, plan.overlay)
             scores[plan.seed] = make_scores(plan.out, device, metrics)
             run = open_run(plan.out)
             parameters = count_parameters(run.build(run.vocabulary()))

@@ -42,12 +42,18 @@ def extract_line(photos: Path, preset: str, boxes: Path | None, out: Path) -> st
 
 
 def train_line(
-    recipe: str, overrides: Sequence[str], features: Path, captions: Path, out: Path
+    recipe: str,
+    overrides: Sequence[str],
+    features: Path,
+    captions: Path,
+    out: Path,
+    overlay: str | None = None,
 ) -> str:
     """The command line of `make_run`."""
+    over = "" if overlay is None else f" --overlay {shlex.quote(overlay)}"
     shown = "".join(f" -o {shlex.quote(setting)}" for setting in overrides)
     return (
-        f"pipeline train --recipe {recipe}{shown} --features {_quoted(features)}"
+        f"pipeline train --recipe {recipe}{over}{shown} --features {_quoted(features)}"
         f" --captions {_quoted(captions)} --out {_quoted(out)}"
     )
 
@@ -82,19 +88,24 @@ def make_features(photos: Path, preset: str, boxes: Path | None, out: Path, devi
 
 
 def make_run(
-    recipe: str, overrides: Sequence[str], features: Path, captions: Path, out: Path, device: str
+    recipe: str,
+    overrides: Sequence[str],
+    features: Path,
+    captions: Path,
+    out: Path,
+    device: str,
+    overlay: str | None = None,
 ) -> None:
     """A trained captioner; one that was interrupted goes on.
 
     Raises PipelineError where `out` holds a run with other settings.
     """
-    log.info("$ %s", train_line(recipe, overrides, features, captions, out))
-    wanted = recipes.load(recipe, overrides)
+    log.info("$ %s", train_line(recipe, overrides, features, captions, out, overlay))
+    wanted = recipes.load(recipe, overrides, overlay)
     if not is_finished(out):
         train(wanted, captions, features, out, choose_device(device))
         return
-    there, asked = recipes.to_mapping(open_run(out).recipe), recipes.to_mapping(wanted)
-    lines = recipes.setting_differences(there, asked)
+    lines = recipes.setting_differences(open_run(out).recipe.resolved(), wanted.resolved())
     if lines:
         shown = "\n  ".join(lines)
         raise PipelineError(

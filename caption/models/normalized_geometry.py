@@ -57,6 +57,10 @@ class NormalizedGeometryConfig(TransformerConfig):
         choice("model.normalize", self.normalize, NORMALIZED)
         choice("model.norm", self.norm, NORMS)
         choice("model.absolute", self.absolute, ABSOLUTE)
+        if self.attention_on_attention:
+            raise CaptionError(
+                "model.attention_on_attention is true, wanted false: this attention has no gate"
+            )
         for kind in self.geometry:
             choice("model.geometry", kind, GEOMETRY)
         if len(set(self.geometry)) < len(self.geometry):
@@ -140,9 +144,8 @@ class NormalizedAttention(Attention):
     """
 
     def __init__(self, config: NormalizedGeometryConfig) -> None:
-        super().__init__(config.width, config.heads)
-        kind, normalize = config.norm, config.normalize
-        width = config.width
+        super().__init__(config.width, config.heads, config.head_width, config.value_width)
+        kind, normalize, width = config.norm, config.normalize, self.query.out_features
         self.query_norm = _norm(kind, width) if normalize in ("query", "both") else None
         self.key_norm = _norm(kind, width) if normalize in ("key", "both") else None
 

@@ -63,6 +63,12 @@ class PositionAwareConfig(TransformerConfig):
             raise CaptionError(
                 "model.boxes is true, but places come from the edges here; wanted model.boxes=false"
             )
+        sizes = (self.head_width, self.value_width)
+        if self.edges != "none" and (self.attention_on_attention or sizes != (None, None)):
+            raise CaptionError(
+                f"model.edges is {self.edges!r} beside attention_on_attention, head_width or"
+                " value_width; edges go with plain heads of width / heads only"
+            )
         if min(self.grid) < 1:
             raise CaptionError(f"model.grid is {self.grid}, wanted rows and columns from 1 on")
 

@@ -28,6 +28,7 @@ from pipeline.files import write_text
 @click.option("--row", "rows", multiple=True, help="Only the row of this folder (may be repeated).")
 @click.option("--seed", "seeds", multiple=True, type=int, help="Only this seed (may be repeated).")
 @click.option("--images", type=click.IntRange(min=20), help="Number of scenes, if not the file's.")
+@click.option("--overlay", help="Values over every row's recipe: `tiny`, or a YAML file.")
 @click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Setting of every row.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 def command(
@@ -39,6 +40,7 @@ def command(
     rows: tuple[str, ...],
     seeds: tuple[int, ...],
     images: int | None,
+    overlay: str | None,
     overrides: tuple[str, ...],
     device: str,
 ) -> int:
@@ -65,6 +67,7 @@ def command(
         datasets=datasets,
         rows=rows,
         seeds=seeds,
+        overlay=overlay,
         overrides=overrides,
         images=images,
         device=device,

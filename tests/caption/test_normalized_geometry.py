@@ -275,6 +275,7 @@ def test_geometry_without_boxes_is_refused() -> None:
     ("settings", "message"),
     [
         ({"normalize": "queries"}, "model.normalize is 'queries', wanted one of none, query"),
+        ({"attention_on_attention": True}, "has no gate"),
         ({"norm": "group"}, "model.norm is 'group'"),
         ({"geometry": ("query", "query")}, "each kind at most once"),
         ({"geometry": ("content",)}, "model.geometry is 'content'"),

@@ -172,6 +172,7 @@ def test_rows_without_a_grid_and_grids_beyond_the_tables_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"head_width": 4}, "plain heads"),
         ({"boxes": True}, "wanted model.boxes=false"),
         ({"edges": "some"}, "model.edges is 'some'"),
         ({"grid": (0, 3)}, "rows and columns from 1"),
