@@ -61,7 +61,12 @@ def command(
         features, captions = features or run.features, captions or run.captions
     else:
         if name is None:
-            raise click.UsageError("--recipe is missing; pipeline train --list-recipes shows them")
+            known = "pipeline train --list-recipes shows them"
+            if out is not None:
+                raise click.UsageError(
+                    f"{out} holds no run to go on with, and --recipe is missing; {known}"
+                )
+            raise click.UsageError(f"--recipe is missing; {known}")
         recipe = recipes.load(name, overrides, overlay)
     if show:
         click.echo(commented(recipe))

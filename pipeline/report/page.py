@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
 from caption.data import read_captions
+from evaluate.errors import EvaluateError
 from evaluate.scores import COLUMNS, Scores
 from extract.cache import FeatureCache, flat
 from pipeline.entries import read_json
@@ -97,7 +98,11 @@ def _template() -> Any:
 
 
 def _scores(folder: RunFolder, name: str) -> Scores:
-    return Scores.from_json(folder.scores(name).read_text(encoding="utf-8"))
+    path = folder.scores(name)
+    try:
+        return Scores.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, EvaluateError) as error:
+        raise PipelineError(f"{path}: {error}") from error
 
 
 def _per_image(scores: Scores, column: str) -> dict[str, float]:
