@@ -14,11 +14,13 @@ from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import flat
 from extract.cache_folder import failures_path
+from extract.detector_presets import DetectorPreset
 from extract.extractors import make_extractor, with_configuration
 from extract.prepared import FeatureExtractor
 from extract.run import Summary, extract, plan
 from extract.share import Share
 from extract.sources import Source, find_sources
+from extract.weights import find_weights
 from pipeline.errors import PipelineError
 from pipeline.processes import SOME_FAILED, ended_by_interrupt, own_device
 from pipeline.progress import Progress
@@ -93,7 +95,11 @@ def command(
     if missing or name is None or out is None:
         raise click.UsageError(f"{', '.join(missing)} missing; see pipeline extract --help")
     with as_typed():
-        preset = override(with_configuration(presets.get(name), weights), overrides)
+        chosen = presets.get(name)
+    if weights is None and isinstance(chosen, DetectorPreset):
+        weights = find_weights(name)
+    with as_typed():
+        preset = override(with_configuration(chosen, weights), overrides)
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
     where = str(own_device(choose_device(device)))

@@ -251,9 +251,9 @@ def test_bad_files_of_folders_are_named(tmp_path: Path) -> None:
     found = dict(bring(tmp_path / "pth", tmp_path / "b").failures)
     assert "holds dict, wanted a tensor" in found["9.pth"]
     assert "cannot be read as a tensor" in found["37209.pth"]
-    export_features(cache, registry.get("cocobu"), tmp_path / "bu")
-    (tmp_path / "bu" / "cocobu_box" / "9.npy").unlink()
-    found = dict(bring(tmp_path / "bu", tmp_path / "c").failures)
+    export_features(cache, registry.get("cocobu"), tmp_path / "ic")
+    (tmp_path / "ic" / "cocobu_box" / "9.npy").unlink()
+    found = dict(bring(tmp_path / "ic", tmp_path / "c").failures)
     assert found == {"cocobu_att/9.npz": "cocobu_box/9.npy is missing"}
 
 

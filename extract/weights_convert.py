@@ -1,0 +1,57 @@
+"""Checkpoints of any readable form as safetensors, with a JSON beside that says what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import save_file
+
+from extract.checkpoint import read_checkpoint
+from extract.durable import sync_folder, temporary_name, write_text
+from extract.errors import ExtractError
+from extract.imagenet import sha256_of
+
+
+def convert(source: Path, out: Path) -> dict[str, Any]:
+    """Write all tensors of a checkpoint under their own names; returns the JSON's content.
+
+    `out` ends in `.safetensors`, the JSON has its name with `.json`. Raises ExtractError.
+    """
+    if out.suffix != ".safetensors":
+        raise ExtractError(f"{out}: wanted a name that ends in .safetensors")
+    if out.exists():
+        raise ExtractError(f"{out} is there already; give another --out, or remove it first")
+    tensors = {name: tensor.contiguous() for name, tensor in read_checkpoint(source).items()}
+    tensors = {name: t.clone() if _shared(t) else t for name, t in tensors.items()}
+    facts = {
+        "source": source.name,
+        "source_sha256": sha256_of(source),
+        "tensors": {k: {"shape": list(t.shape), "dtype": str(t.dtype)} for k, t in tensors.items()},
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
+    }
+    temporary = temporary_name(out, os.getpid())
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        facts["sha256"] = sha256_of(temporary)
+        write_text(out.with_suffix(".json"), json.dumps(facts, indent=1), os.getpid())
+        os.replace(temporary, out)
+        sync_folder(out.parent)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ExtractError(f"{out}: cannot be written ({error}); make room there") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return facts
+
+
+def _shared(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a part of a larger memory, which safetensors refuses."""
+    return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()

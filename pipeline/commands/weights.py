@@ -1,0 +1,94 @@
+"""`pipeline weights`: the public checkpoints of detectors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+
+from extract import weights
+from extract.weights_convert import convert as convert_checkpoint
+from extract.weights_fetch import fetch as fetch_weights
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(context_settings=_HELP)
+def command() -> None:
+    """List, download, take over and convert the checkpoints of detectors.
+
+    \b
+    pipeline weights list
+    pipeline weights fetch grid-x101
+    """
+
+
+@command.command("list", context_settings=_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(as_json: bool) -> None:
+    """The known checkpoints: file, address, licence, size, sha256, and whether they are here."""
+    entries = weights.catalogue().values()
+    if as_json:
+        facts = [{**asdict(e), "path": str(e.path) if e.path.is_file() else None} for e in entries]
+        click.echo(json.dumps(facts))
+        return
+    for entry in entries:
+        here = f"here: {entry.path}" if entry.path.is_file() else "not here"
+        about = "about " if entry.about else ""
+        size = f"{about}{entry.megabytes:g} MB" if entry.megabytes else "size unknown"
+        click.echo(f"{entry.name}: {entry.note}")
+        click.echo(f"  presets  {', '.join(entry.presets) or '-'}")
+        click.echo(f"  file     {entry.file}, {size}, {entry.licence}; {here}")
+        click.echo(f"  from     {entry.url or '(by hand)'}")
+        click.echo(f"  page     {entry.page}")
+        short = entry.sha256 is not None and len(entry.sha256) < 64
+        click.echo(f"  sha256   {entry.sha256 or 'not published'}{' ...' if short else ''}")
+
+
+@command.command(context_settings=_HELP)
+@click.argument("name")
+def fetch(name: str) -> None:
+    """Download the checkpoint NAME, or that of the preset NAME; goes on where it stopped.
+
+    \b
+    pipeline weights fetch grid-x101
+    """
+    entry = weights.get(name)
+    with tqdm(unit="B", unit_scale=True, desc=entry.name, disable=None) as bar:
+
+        def on_bytes(done: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        path = fetch_weights(entry, on_bytes)
+    click.echo(f"{entry.name}: {path}")
+
+
+@command.command(context_settings=_HELP)
+@click.argument("name")
+@click.argument("file", type=_FILE)
+def add(name: str, file: Path) -> None:
+    """Take FILE, got by hand, as the checkpoint NAME, or as that of the preset NAME.
+
+    \b
+    pipeline weights add bua-caffe-r101-36 bua-caffe-frcn-r101-k36.pth
+    """
+    click.echo(f"{weights.get(name).name}: {weights.add(name, file)}")
+
+
+@command.command(context_settings=_HELP)
+@click.argument("file", type=_FILE)
+@click.option("--out", type=click.Path(path_type=Path), help="By default FILE.safetensors.")
+def convert(file: Path, out: Path | None) -> None:
+    """Write the checkpoint FILE as safetensors, with a JSON beside that lists its tensors.
+
+    \b
+    pipeline weights convert X-101.pth --out X-101.safetensors
+    """
+    target = file.with_suffix(".safetensors") if out is None else out
+    facts = convert_checkpoint(file, target)
+    click.echo(f"{target}: {len(facts['tensors']):,} tensors, {facts['parameters']:,} numbers")
