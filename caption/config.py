@@ -54,8 +54,8 @@ class CrossEntropyConfig:
     images: int = 10  # images in a batch
     captions: int = 5  # captions of each image in a batch; 1 draws single (image, caption) pairs
     learning_rate: float = 4.4e-4  # at the peak
-    warmup: int = 10000  # steps up to the peak of `noam` and `linear`
-    schedule: str = "noam"  # `noam`: inverse square root; `linear`: to `decay_to`; `epochs`: halved
+    warmup: int = 10000  # steps up to the peak of `noam`, `m2` and `linear`
+    schedule: str = "noam"  # `noam`, `m2`: inverse root; `linear`: to `decay_to`; `epochs`: halved
     decay_to: float = 0.0  # share of the peak at the last step of `linear`
     rise_epochs: int = 3  # of `epochs`: the first epoch at the peak
     hold_epochs: int = 6  # of `epochs`: the last epoch at the peak
@@ -67,7 +67,7 @@ class CrossEntropyConfig:
     smoothing: float = 0.0  # label smoothing
 
     def __post_init__(self) -> None:
-        choice("xe.schedule", self.schedule, ("noam", "linear", "epochs"))
+        choice("xe.schedule", self.schedule, ("noam", "m2", "linear", "epochs"))
         _positive(
             xe__images=self.images,
             xe__captions=self.captions,
@@ -87,6 +87,7 @@ class SelfCriticalConfig:
     images: int = 10  # images in a batch
     samples: int = 5  # captions per image: beams, or draws
     baseline: str = "beams"  # `beams`: mean reward of the image's beams; `greedy`: classic SCST
+    dropout: bool = False  # sample with dropout on (M2's release)
     learning_rate: float = 5e-6  # constant
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
     clip: float | None = None  # largest gradient norm

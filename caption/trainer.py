@@ -208,7 +208,7 @@ class Trainer:
     def _samples(self, features: Any, images: int) -> tuple[Decoded, list[list[str]] | None]:
         """The sampled captions, and the greedy ones where they are the baseline."""
         scst, length = self.config.scst, self.config.decoding.max_words
-        self.model.eval()
+        self.model.train(scst.dropout)
         with self._autocast():
             state = self.model.start(self.model.encode(features))
             step = self.model.step
@@ -286,6 +286,8 @@ class Trainer:
         xe, step = self.config.xe, self.at.updates + 1
         if xe.schedule == "noam":
             return noam(step, peak=xe.learning_rate, steps=xe.warmup)
+        if xe.schedule == "m2":  # its release steps the schedule once more as an epoch begins
+            return noam(step + self.at.epoch + 1, peak=xe.learning_rate, steps=xe.warmup)
         if xe.schedule == "epochs":
             return halving(
                 self.at.epoch + 1,

@@ -1,0 +1,1 @@
+"""Checkpoints of the papers' own releases, one file each, into this project's captioners."""
