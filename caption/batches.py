@@ -16,16 +16,16 @@ from torch import Tensor
 
 from caption.errors import CaptionError
 from caption.features import Features, collate
-from caption.vocabulary import PAD, Vocabulary
+from caption.vocabulary import PAD, Caption, Vocabulary
 from extract.cache import FeatureCache
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One image with its captions as tokens joined by spaces."""
+    """One image with its tokenised captions."""
 
     image_id: str
-    captions: tuple[str, ...]
+    captions: tuple[Caption, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,14 +23,14 @@ def _positive(**values: float) -> None:
 class DataConfig:
     """Captions and features."""
 
-    tokenizer: str = "ptb"  # `ptb`: our tokenizer on raw captions; `file`: the file's own tokens
+    tokenizer: str = "ptb"  # `ptb`: as evaluation; `m2`: as M2's release; `file`: the file's tokens
     max_words: int = 20  # captions are cut behind so many words
     train_images: int | None = None  # only the first so many training images
     validation_images: int | None = None  # only the first so many validation images
     shuffle_features: bool = False  # give each image another's features: a language-only model
 
     def __post_init__(self) -> None:
-        choice("data.tokenizer", self.tokenizer, ("ptb", "file"))
+        choice("data.tokenizer", self.tokenizer, ("ptb", "m2", "file"))
         _positive(data__max_words=self.max_words)
 
 

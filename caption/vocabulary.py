@@ -17,6 +17,16 @@ UNK, PAD, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<unk>", "<pad>", "<bos>", "<eos>")
 
 
+Caption = str | tuple[str, ...]  # tokens joined by spaces, or the tokens themselves
+
+
+def words_of(caption: Caption) -> list[str]:
+    """The tokens of a caption; only in a tuple can a token hold spaces."""
+    if isinstance(caption, str):
+        return [word for word in caption.split(" ") if word]
+    return list(caption)
+
+
 class Vocabulary:
     """Words with ids; unknown words become `UNK`."""
 
@@ -36,9 +46,9 @@ class Vocabulary:
         return len(self.words)
 
     @classmethod
-    def build(cls, captions: Iterable[str], *, min_count: int) -> Vocabulary:
-        """From captions (tokens joined by spaces): every word seen at least `min_count` times."""
-        counts = Counter(word for caption in captions for word in caption.split(" ") if word)
+    def build(cls, captions: Iterable[Caption], *, min_count: int) -> Vocabulary:
+        """Every word seen at least `min_count` times in the captions."""
+        counts = Counter(word for caption in captions for word in words_of(caption))
         kept = [word for word, count in counts.items() if count >= min_count]
         kept = [word for word in kept if word not in SPECIALS]
         if not kept:
@@ -48,12 +58,12 @@ class Vocabulary:
             )
         return cls([*SPECIALS, *sorted(kept, key=lambda word: (-counts[word], word))])
 
-    def encode(self, caption: str, max_words: int | None = None) -> list[int]:
-        """`<bos> words <eos>` of a caption of tokens joined by spaces.
+    def encode(self, caption: Caption, max_words: int | None = None) -> list[int]:
+        """`<bos> words <eos>` of a caption.
 
         A caption cut to `max_words` words ends without `<eos>`, since it does not end there.
         """
-        words = [word for word in caption.split(" ") if word]
+        words = words_of(caption)
         ids = [self.ids.get(word, UNK) for word in words[:max_words]]
         ended = [] if max_words is not None and len(words) > max_words else [EOS]
         return [BOS, *ids, *ended]
