@@ -117,6 +117,7 @@ class DecodingConfig:
     beam: int = 5  # beams of the beam search
     max_words: int = 20  # longest caption, end of sentence included
     images: int = 50  # images decoded at once
+    collapse: bool = False  # a word repeated at once is written once (M2's release, to be scored)
 
     def __post_init__(self) -> None:
         _positive(

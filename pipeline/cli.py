@@ -22,7 +22,7 @@ COMMANDS = {
     "explain": "Why a captioner said each word, drawn over the photograph.",
     "report": "One self-contained HTML page about a run.",
     "cache": "Inspect, verify, merge, compare, import and export feature caches.",
-    "weights": "List, download and convert the checkpoints of detectors.",
+    "weights": "Checkpoints that others published: list, download, convert, import.",
     "scenes": "Generate pictures of shapes with captions, boxes and splits.",
     "reproduce": "Captioners side by side: trained with several seeds, as a table.",
     "demo": "The whole way on generated scenes, in minutes.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from caption.config import DecodingConfig
 from caption.data import read_captions
 from caption.decode import beam_search
 from caption.vocabulary import Vocabulary
-from extract.cache import FeatureCache
+from pipeline.ensembles import check_runs, load_runs
 from pipeline.files import write_text
 from pipeline.progress import Progress
 from pipeline.results import as_given, write_results
@@ -66,7 +67,10 @@ def decode_ids(
         rows, values = found.tokens.tolist(), found.scores.tolist()
         for image, row, value in zip(batch, rows, values, strict=True):
             there = [k for k, score in enumerate(value) if score > float("-inf")]
-            captions[image] = [" ".join(vocabulary.decode(row[k])) for k in there]
+            words = [vocabulary.decode(row[k]) for k in there]
+            if settings.collapse:
+                words = [[word for word, _ in groupby(each)] for each in words]
+            captions[image] = [" ".join(each) for each in words]
             scores[image] = [value[k] for k in there]
         if progress is not None:
             progress.update(len(batch))
@@ -77,6 +81,8 @@ def decode_split(
     run: Path,
     split: str,
     *,
+    others: Sequence[Path] = (),
+    average: str = "probabilities",
     features: Path | None = None,
     captions: Path | None = None,
     beam: int | None = None,
@@ -86,25 +92,28 @@ def decode_split(
 ) -> Decoded:
     """Decode a split with a run's best checkpoint into `RUN/results/SPLIT.json`.
 
-    With `shuffle` every image gets another's features and the file is `SPLIT-shuffled.json`.
-    `num_captions` also writes the n-best lists, widening the beam if need be. Raises an error
-    when features are missing or were made otherwise than the run's.
+    With `others` they and the run decode as an ensemble, which averages `average`; the file is
+    then `SPLIT+OTHER.json`, in the first run. With `shuffle` every image gets another's features
+    and the file is `SPLIT-shuffled.json`. `num_captions` also writes the n-best lists, widening
+    the beam if need be. Raises an error when features are missing or were made otherwise than
+    the run's.
     """
     folder = open_run(run)
     where = choose_device(device)
-    cache = FeatureCache(features or folder.features)
-    folder.check(cache)
-    data = read_captions(captions or folder.captions)
+    cache = folder.cache(features)
+    check_runs(others, cache)
+    data = read_captions(folder.caption_file(captions))
     images = data.split(split)
     ids = [image.image_id for image in images]
     check_features(ids, cache, f"{split} images", str(data.path))
-    model, vocabulary = folder.load(where)
+    folder, model, vocabulary = load_runs([run, *others], average, where)
     settings = folder.recipe.decoding
     width = max(beam or settings.beam, num_captions or 1)
     settings = replace(settings, beam=width)
     shuffled = shuffle or folder.recipe.data.shuffle_features
     source = FeatureSource(cache, model.needs, shuffled=shuffled, seed=folder.recipe.seed)
-    name = f"{split}-shuffled" if shuffle else split
+    name = "+".join([split, *(other.resolve().name for other in others)])
+    name = f"{name}-shuffled" if shuffle else name
     with Progress(len(ids), unit="images", label=f"decode {name}") as progress:
         keep = num_captions or 1
         found = decode_ids(model, ids, source, vocabulary, settings, where, keep, progress)

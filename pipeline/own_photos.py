@@ -18,8 +18,9 @@ from extract.prepared import FeatureExtractor
 from extract.run import Failure, extract_in_memory
 from extract.sources import find_sources
 from pipeline.decoding import Captions, decode_ids
+from pipeline.ensembles import check_runs, load_runs
 from pipeline.errors import PipelineError
-from pipeline.run_folder import RunFolder, choose_device, open_run
+from pipeline.run_folder import RunFolder, choose_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ def caption_photos(
     inputs: Sequence[Path],
     run: Path,
     *,
+    others: Sequence[Path] = (),
+    average: str = "probabilities",
     beam: int | None = None,
     keep: int = 1,
     boxes: Path | None = None,
@@ -53,18 +56,19 @@ def caption_photos(
 ) -> Outcome:
     """Caption images; with `features` a ready cache is read instead of extracting.
 
+    With `others` they and the run decode as an ensemble, which averages `average`.
+
     Raises PipelineError when the features would differ from those the run was trained on.
     """
-    folder = open_run(run)
     where = choose_device(device)
     sources = find_sources(inputs)
     files = {source.image_id: source.path for source in sources}
-    model, vocabulary = folder.load(where)
+    folder, model, vocabulary = load_runs([run, *others], average, where)
     failures: list[Failure] = []
     cache: Any
     if features is not None:
         cache = FeatureCache(features)
-        folder.check(cache)
+        check_runs([run, *others], cache)
         ids = list(files)
         check_features(ids, cache, "images", str(inputs[0]))
     else:

@@ -10,6 +10,7 @@ report.html
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from pipeline import recipe as recipes
 from pipeline.errors import PipelineError, WrongUsage
 from pipeline.recipe import Recipe
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -32,9 +35,9 @@ class RunFolder:
 
     path: Path
     recipe: Recipe
-    captions: Path
-    features: Path
-    fingerprint: dict[str, Any]  # of the features it was trained on
+    captions: Path | None  # None: an imported run that was told of none
+    features: Path | None
+    fingerprint: dict[str, Any]  # of the features it was trained on; empty: not known
     widths: dict[str, int]  # stream -> width of the features
 
     @property
@@ -53,8 +56,8 @@ class RunFolder:
         """What `config.yaml` holds."""
         return {
             "recipe": self.recipe.resolved(),
-            "captions": str(self.captions),
-            "features": str(self.features),
+            "captions": None if self.captions is None else str(self.captions),
+            "features": None if self.features is None else str(self.features),
             "widths": self.widths,
             "fingerprint": self.fingerprint,
         }
@@ -80,8 +83,30 @@ class RunFolder:
         checkpoint.load_model(best, model)
         return model.to(device).eval(), vocabulary
 
+    def cache(self, given: Path | None = None) -> FeatureCache:
+        """The features given, else the run's own, checked. Raises PipelineError if neither is."""
+        path = given or self.features
+        if path is None:
+            raise PipelineError(f"{self.path} was imported without features: give --features CACHE")
+        cache = FeatureCache(path)
+        self.check(cache)
+        return cache
+
+    def caption_file(self, given: Path | None = None) -> Path:
+        """The caption file given, else the run's own. Raises PipelineError if neither is."""
+        path = given or self.captions
+        if path is None:
+            raise PipelineError(f"{self.path} was imported without captions: give --captions FILE")
+        return path
+
     def check(self, cache: FeatureCache) -> None:
         """Refuse features that were made otherwise than those the run was trained on."""
+        if not self.fingerprint:
+            log.warning(
+                "%s was imported: how its features were made is not known; %s is taken as it is",
+                *(self.path, cache.path),
+            )
+            return
         lines = differences(self.fingerprint, cache.fingerprint())
         if lines:
             shown = "\n  ".join(lines)
@@ -90,6 +115,10 @@ class RunFolder:
                 f" (trained on / found):\n  {shown}\nextract with the run's preset, or train a new"
                 " run on these features"
             )
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def open_run(path: str | Path) -> RunFolder:
@@ -103,8 +132,8 @@ def open_run(path: str | Path) -> RunFolder:
         return RunFolder(
             path=path,
             recipe=recipes.from_mapping(Recipe, content["recipe"], f"{config}: recipe"),
-            captions=Path(content["captions"]),
-            features=Path(content["features"]),
+            captions=_path(content["captions"]),
+            features=_path(content["features"]),
             fingerprint=content["fingerprint"],
             widths=content["widths"],
         )

@@ -23,6 +23,7 @@ class Decoding:
     captions: Path | None = None
     device: str = "auto"
     shuffle: bool = False  # every image gets the features of another
+    ensemble: str | None = None  # the runs decode together: what is averaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +38,24 @@ class DecodedRuns:
 def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
     """Decode a split with every run and gather what scoring needs.
 
-    The scores of a run are to go to `RUN/scores/SPLIT.json` (`SPLIT-shuffled.json`). Raises
+    The scores of a run are to go to `RUN/scores/SPLIT.json` (`SPLIT-shuffled.json`), those of an
+    ensemble to `SPLIT+OTHER.json` in the first run. Raises
     PipelineError when the runs have different references for an image.
     """
     from pipeline.decoding import decode_split  # imports torch
 
+    together = runs[1:] if decoding.ensemble else []
+    alone = runs[:1] if decoding.ensemble else runs
     sources: list[Source] = []
     references: dict[str, list[str]] = {}
     path = Path()
-    for run, name in zip(runs, names_of(runs), strict=True):
+    names = ["+".join(names_of(runs))] if decoding.ensemble else names_of(runs)
+    for run, name in zip(alone, names, strict=True):
         decoded = decode_split(
             run,
             decoding.split,
+            others=together,
+            average=decoding.ensemble or "probabilities",
             features=decoding.features,
             captions=decoding.captions,
             beam=decoding.beam,

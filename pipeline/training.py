@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +17,10 @@ from caption.batches import Batches, Example, FeatureSource, check_features
 from caption.captioner import Captioner
 from caption.config import TrainingConfig
 from caption.data import CaptionData, CaptionedImage, read_captions, tokenized
+from caption.spacy_tokenizer import spacy_tokenize
 from caption.trainer import Position, Reward, Trainer
 from caption.transformer import count_parameters
-from caption.vocabulary import Vocabulary
+from caption.vocabulary import Caption, Vocabulary
 from evaluate.cider import CiderReward, DocumentFrequency, cider_d
 from evaluate.document_frequency import Document
 from evaluate.tokenizer import ptb_tokenize
@@ -38,10 +39,16 @@ EOS_WORD = "<eos>"  # the end of the sentence in rewards that count it
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """The tokenised captions of a run: image id -> captions, tokens joined by spaces."""
+    """The tokenised captions of a run: image id -> captions.
 
-    train: dict[str, list[str]]
-    validation: dict[str, list[str]]
+    The first two are learned from, by the rule of `data.tokenizer`; the references are scored by,
+    as tokens joined by spaces.
+    """
+
+    train: Mapping[str, Sequence[Caption]]
+    validation: Mapping[str, Sequence[Caption]]
+    train_references: dict[str, list[str]]
+    validation_references: dict[str, list[str]]
 
 
 def train(
@@ -116,8 +123,8 @@ def _trainer(
         xe=batches("xe", vocabulary, recipe.xe.images, recipe.xe.captions),
         scst=batches("scst", None, scst.images, 1) if scst.epochs else None,
         vocabulary=vocabulary,
-        validate=_validation(recipe, source, texts.validation, vocabulary, device),
-        reward=_reward(recipe, texts.train) if scst.epochs else None,
+        validate=_validation(recipe, source, texts.validation_references, vocabulary, device),
+        reward=_reward(recipe, texts.train_references) if scst.epochs else None,
         device=device,
         facts={
             "model": recipe.model_name(),
@@ -133,18 +140,40 @@ def _texts(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
     check_features([i.image_id for i in train], cache, "training images", str(data.path))
     check_features([i.image_id for i in validation], cache, "validation images", str(data.path))
     rule = settings.tokenizer
-    return Texts(train=_tokens(train, data, rule), validation=_tokens(validation, data, rule))
+    scored = "ptb" if rule == "m2" else rule
+    return Texts(
+        train=_tokens(train, data, rule),
+        validation=_tokens(validation, data, rule),
+        train_references=_references(train, data, scored),
+        validation_references=_references(validation, data, scored),
+    )
 
 
-def _tokens(images: Sequence[CaptionedImage], data: CaptionData, rule: str) -> dict[str, list[str]]:
+def _tokens(
+    images: Sequence[CaptionedImage], data: CaptionData, rule: str
+) -> Mapping[str, Sequence[Caption]]:
+    if rule == "m2":
+        words = spacy_tokenize(text for image in images for text in image.captions)
+        return {image.image_id: [next(words) for _ in image.captions] for image in images}
+    return _references(images, data, rule)
+
+
+def _references(
+    images: Sequence[CaptionedImage], data: CaptionData, rule: str
+) -> dict[str, list[str]]:
     if rule == "ptb":  # in one go: the official tokenizer looks one caption ahead
         words = iter(ptb_tokenize([text for image in images for text in image.captions]))
         return {image.image_id: [next(words) for _ in image.captions] for image in images}
     return {image.image_id: tokenized(image, data.path) for image in images}
 
 
+def _as_scored(rule: str, captions: Sequence[str]) -> list[str]:
+    """Decoded captions as the references are tokenised; M2's words are split otherwise."""
+    return ptb_tokenize(list(captions)) if rule == "m2" else list(captions)
+
+
 def _vocabulary(data: CaptionData, texts: Texts, recipe: Recipe) -> Vocabulary:
-    counted: list[str] = []
+    counted: list[Caption] = []
     for split in recipe.vocabulary.splits:
         if split == "train":
             found = texts.train
@@ -198,7 +227,9 @@ def _validation(
 
     def validate(model: Captioner) -> float:
         decoded = decode_ids(model, list(references), source, vocabulary, config.decoding, device)
-        candidates = {image: texts[0] for image, texts in decoded.captions.items()}
+        best = [texts[0] for texts in decoded.captions.values()]
+        scored = _as_scored(config.data.tokenizer, best)
+        candidates = dict(zip(decoded.captions, scored, strict=True))
         return cider_d(references, candidates)[0]
 
     return validate
@@ -212,7 +243,8 @@ def _reward(recipe: Recipe, references: dict[str, list[str]]) -> Reward:
     scorer = CiderReward(references, DocumentFrequency.build(references, document, eos=eos))
 
     def reward(ids: Sequence[str], captions: Sequence[Sequence[str]]) -> np.ndarray:
-        return scorer.reward(ids, captions)
+        scored = _as_scored(recipe.data.tokenizer, [" ".join(words) for words in captions])
+        return scorer.reward(ids, [text.split() for text in scored])
 
     return reward
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import collections
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         with torch.serialization.safe_globals(_arrays()):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        asked = re.search(r"(?:GLOBAL|class|operand) ([\w.]+\.\w+)", str(error))
+        what = f"it asks for {asked[1]}" if asked else str(error).splitlines()[0]
         raise CaptionError(
-            f"{path}: refused, it asks for more than tensors, arrays and plain values"
-            f" ({str(error).splitlines()[0]}); get the file from its publisher again"
+            f"{path}: refused, {what}; wanted tensors, arrays and plain values only, so get the"
+            " file from its publisher again"
         ) from error
     except Exception as error:  # torch raises many kinds for a broken file
         raise CaptionError(f"{path}: no readable PyTorch checkpoint ({error})") from error
@@ -161,11 +164,11 @@ def _feed_forward(own: str, other: str) -> dict[str, str]:
 
 
 def _arrays() -> list[Any]:
-    """What a pickled NumPy array is made of, under its old and new names."""
-    rebuild = np.zeros(0).__reduce__()[0]
-    kinds = [type(np.dtype(kind)) for kind in ("u4", "u1", "i8", "f8")]
+    """What pickled NumPy arrays and numbers are made of, under old and new names."""
+    made_by = {"_reconstruct": np.zeros(0).__reduce__()[0], "scalar": np.float64(0).__reduce__()[0]}
+    kinds = [type(np.dtype(kind)) for kind in ("u4", "u1", "i4", "i8", "f4", "f8", "?")]
     modules = ("numpy.core.multiarray", "numpy._core.multiarray")
-    named = [(rebuild, f"{module}._reconstruct") for module in modules]
+    named = [(made, f"{module}.{name}") for name, made in made_by.items() for module in modules]
     return [np.ndarray, np.dtype, codecs.encode, *kinds, *named]
 
 

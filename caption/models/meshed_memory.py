@@ -186,24 +186,27 @@ class FixedRows(RowsInput):
     def forward(  # type: ignore[override]
         self, features: Features
     ) -> tuple[Tensor, ImageRows]:
-        """Rows (B, rows, D) and what attention sees beside them; padding is rows of zeros."""
+        """Rows (B, N, D) and what attention sees beside them."""
         if self.rows is None:
             return super().forward(features)
-        stream = self.stream
-        mask = features.mask[stream]  # (B, N)
-        more = self.rows - mask.shape[1]  # below 0 where rows are cut
-        rows = features.rows[stream].masked_fill(~mask[..., None], 0.0)  # (B, N, in_width)
-        boxes = features.boxes[stream].masked_fill(~mask[..., None], 0.0)  # (B, N, 4)
-        cut = replace(
-            features,
-            rows={stream: F.pad(rows, (0, 0, 0, more))},  # (B, rows, in_width)
-            mask={stream: F.pad(mask, (0, more), value=False)},  # (B, rows)
-            boxes={stream: F.pad(boxes, (0, 0, 0, more))},  # (B, rows, 4)
-        )
-        x, image = super().forward(cut)  # (B, rows, D)
+        x, image = super().forward(self.fixed(features, self.rows))  # (B, rows, D)
         if self.attend_padding:
             image = replace(image, mask=torch.ones_like(image.mask))
         return x, image
+
+    def fixed(self, features: Features, rows: int) -> Features:
+        """The stream with the first `rows` rows of each image, filled up with rows of zeros."""
+        stream = self.stream
+        mask = features.mask[stream]  # (B, N)
+        more = rows - mask.shape[1]  # below 0 where rows are cut
+        values = features.rows[stream].masked_fill(~mask[..., None], 0.0)  # (B, N, in_width)
+        boxes = features.boxes[stream].masked_fill(~mask[..., None], 0.0)  # (B, N, 4)
+        return replace(
+            features,
+            rows={stream: F.pad(values, (0, 0, 0, more))},  # (B, rows, in_width)
+            mask={stream: F.pad(mask, (0, more), value=False)},  # (B, rows)
+            boxes={stream: F.pad(boxes, (0, 0, 0, more))},  # (B, rows, 4)
+        )
 
 
 def self_attention(config: MeshedMemoryConfig) -> nn.Module:

@@ -12,7 +12,21 @@ from pipeline.own_photos import caption_photos
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--run", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--run",
+    "runs",
+    required=True,
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Trained run; several decode together as an ensemble.",
+)
+@click.option(
+    "--ensemble",
+    type=click.Choice(["probabilities", "log_probabilities"]),
+    default="probabilities",
+    show_default=True,
+    help="What several runs average at every word.",
+)
 @click.option("--beam", type=click.IntRange(min=1), help="Beam width (default: the run's).")
 @click.option("--num-captions", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option(
@@ -27,7 +41,8 @@ from pipeline.own_photos import caption_photos
 def command(
     ctx: click.Context,
     inputs: tuple[Path, ...],
-    run: Path,
+    runs: tuple[Path, ...],
+    ensemble: str,
     beam: int | None,
     num_captions: int,
     boxes: Path | None,
@@ -44,7 +59,9 @@ def command(
     """
     outcome = caption_photos(
         inputs,
-        run,
+        runs[0],
+        others=runs[1:],
+        average=ensemble,
         beam=beam,
         keep=num_captions,
         boxes=boxes,

@@ -88,6 +88,11 @@ def _metrics(ctx: click.Context, option: click.Parameter, value: str) -> tuple[s
 @click.option("--submission-split", type=click.Choice(list(IMAGES)), default="val2014")
 @click.option("--submission-ids", type=_FILE, help="Ids that the submission must hold.")
 @click.option("--out", type=_OUT, default=Path("."), help="Folder of the submission.")
+@click.option(
+    "--ensemble",
+    type=click.Choice(["probabilities", "log_probabilities"]),
+    help="Runs: decode all together, averaging this at every word.",
+)
 @click.option("--beam", type=click.IntRange(min=1), help="Runs: beam width (default: the run's).")
 @click.option("--num-captions", type=click.IntRange(min=1), help="Runs: captions per image.")
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="Runs: cache.")
@@ -107,6 +112,11 @@ def command(more: Sequence[Path], **options: Any) -> None:
 
     \b
     pipeline eval --run RUN --split test --beam 5
+
+    Or score several runs as one ensemble:
+
+    \b
+    pipeline eval --run A --run B --ensemble probabilities
 
     MORE are further results files after --results, further runs after --run.
     """
@@ -144,7 +154,7 @@ def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
         _only_for(options, ("references", "allow_empty", "train_captions"), "--results")
         wrong = [path for path in more if not path.is_dir()]
     else:
-        names = ("beam", "num_captions", "features", "captions", "shuffle_features")
+        names = ("beam", "num_captions", "features", "captions", "shuffle_features", "ensemble")
         _only_for(options, names, "--run")
         wrong = [path for path in more if path.is_dir()]
         if not options["references"] and not options["submission"]:
@@ -187,6 +197,7 @@ def _score_runs(paths: Sequence[Path], options: dict[str, Any], settings: Settin
         captions=options["captions"],
         device=options["device"],
         shuffle=options["shuffle_features"],
+        ensemble=options["ensemble"],
     )
     decoded = decode_runs(paths, decoding)
     evaluation = _evaluated(

@@ -1,4 +1,4 @@
-"""`pipeline weights`: the public checkpoints of detectors."""
+"""`pipeline weights`: the public checkpoints of detectors and captioners."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group(context_settings=_HELP)
 def command() -> None:
-    """List, download, take over and convert the checkpoints of detectors.
+    """List, download, take over and convert the checkpoints of detectors; import captioners.
 
     \b
     pipeline weights list
     pipeline weights fetch grid-x101
+    pipeline weights import --from m2 meshed_memory_transformer.pth --vocab vocab.pkl --out m2
     """
 
 
@@ -92,3 +93,40 @@ def convert(file: Path, out: Path | None) -> None:
     target = file.with_suffix(".safetensors") if out is None else out
     facts = convert_checkpoint(file, target)
     click.echo(f"{target}: {len(facts['tensors']):,} tensors, {facts['parameters']:,} numbers")
+
+
+@command.command("import")
+@click.argument("file", type=_FILE)
+@click.option("--from", "source", required=True, type=click.Choice(["m2"]), help="Whose.")
+@click.option("--vocab", required=True, type=_FILE, help="The vocabulary that came with it.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Run folder."
+)
+@click.option("--features", type=click.Path(exists=True, path_type=Path), help="Cache of its run.")
+@click.option("--captions", type=_FILE, help="Caption file of its run.")
+def import_(
+    file: Path,
+    source: str,
+    vocab: Path,
+    out: Path,
+    features: Path | None,
+    captions: Path | None,
+) -> None:
+    """Make a run folder of a captioner's published checkpoint FILE.
+
+    \b
+    m2   the Meshed-Memory Transformer: its .pth and its vocab.pkl
+
+    \b
+    pipeline weights import --from m2 meshed_memory_transformer.pth --vocab vocab.pkl --out m2
+    pipeline eval --run m2 --features CACHE --captions dataset_coco.json --split test
+
+    Pickles are read by loaders that run nothing of them.
+    """
+    from pipeline.imports import import_m2  # imports torch
+
+    run = import_m2(file, vocab, out, features=features, captions=captions)
+    given = "" if features else " --features CACHE"
+    given += "" if captions else " --captions FILE"
+    click.echo(f"{run.path}: imported")
+    click.echo(f"next: pipeline eval --run {run.path} --split test{given}")

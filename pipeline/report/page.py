@@ -14,7 +14,7 @@ from markupsafe import Markup
 from caption.data import read_captions
 from evaluate.errors import EvaluateError
 from evaluate.scores import COLUMNS, Scores
-from extract.cache import FeatureCache, flat
+from extract.cache import flat
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
@@ -57,10 +57,10 @@ def write_report(run: Path, images: Path | None = None) -> Path:
     split = "test" if "test" in splits else splits[0]
     scores = {name: _scores(folder, name) for name in splits}
     captions = read_results(folder.results(split), allow_empty=True).captions
-    data = read_captions(folder.captions)
+    data = read_captions(folder.caption_file())
     references = {canonical_id(image.image_id): image.captions for image in data.images}
     cider = _per_image(scores[split], "CIDEr")
-    groups = gather(captions, references, cider, FeatureCache(folder.features), images)
+    groups = gather(captions, references, cider, folder.cache(), images)
     own, theirs = tokenized(captions, references)
     metrics = read_metrics(folder.metrics)
     page = _template().render(
