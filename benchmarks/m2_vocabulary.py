@@ -4,6 +4,7 @@
 
 The captions (CC BY 4.0) come out of the installed pycocoevalcap. The file names the images of
 Karpathy's test split, whose captions are left out: one per line, its COCO number at the line's end.
+The release knows five captions of each image; the sixths and sevenths, 322 of them, are left out.
 Prints one line of JSON: captions, words, entries of the vocabulary at 5 and more occurrences, out
 of vocabulary share, and with `--released` how the entries differ from the release's.
 """
@@ -23,16 +24,18 @@ from caption.spacy_tokenizer import spacy_tokenize
 from caption.vocabulary import Vocabulary
 from evaluate.java import wheel_file
 
+CAPTIONS = 5  # of each image
+
 
 def coco_captions(without: set[int]) -> list[str]:
-    captions = []
+    captions: dict[int, list[str]] = {}
     with zipfile.ZipFile(wheel_file("spice/spice-1.0.jar")) as jar:
         for split in ("train", "val"):
             stored = json.loads(jar.read(f"coco/annotations/captions_{split}2014.json"))
             for annotation in stored["annotations"]:
                 if annotation["image_id"] not in without:
-                    captions.append(annotation["caption"])
-    return captions
+                    captions.setdefault(annotation["image_id"], []).append(annotation["caption"])
+    return [text for texts in captions.values() for text in texts[:CAPTIONS]]
 
 
 def image_numbers(path: Path) -> set[int]:

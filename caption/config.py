@@ -25,6 +25,7 @@ class DataConfig:
 
     tokenizer: str = "ptb"  # `ptb`: as evaluation; `m2`: as M2's release; `file`: the file's tokens
     max_words: int = 20  # captions are cut behind so many words
+    captions: int | None = None  # only the first so many captions of an image (M2's release: 5)
     train_images: int | None = None  # only the first so many training images
     validation_images: int | None = None  # only the first so many validation images
     shuffle_features: bool = False  # give each image another's features: a language-only model

@@ -19,7 +19,7 @@ from caption.features import Features, collate
 from caption.transformer import Transformer
 from caption.vocabulary import EOS, UNK, Vocabulary
 from evaluate.tokenizer import ptb_tokenize
-from extract.cache import FeatureCache, ImageFeatures
+from extract.cache import ImageFeatures
 from extract.images import ImageLimits, ImageRules, read_image
 from extract.run import extract_in_memory
 from extract.sources import find_sources
@@ -77,8 +77,7 @@ def open_image(
         if failures:
             raise PipelineError(f"{path}: {failures[0].reason}: {failures[0].detail}")
         return records[0], path
-    cache = FeatureCache(features or folder.features)
-    folder.check(cache)
+    cache = folder.cache(features)
     ids = {canonical_id(known): known for known in cache.ids}
     wanted = canonical_id(sources[0].image_id if sources else image)
     if wanted not in ids:

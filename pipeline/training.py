@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -139,6 +139,7 @@ def _texts(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
     validation = data.split("val")[: settings.validation_images]
     check_features([i.image_id for i in train], cache, "training images", str(data.path))
     check_features([i.image_id for i in validation], cache, "validation images", str(data.path))
+    train, validation = _first(train, settings.captions), _first(validation, settings.captions)
     rule = settings.tokenizer
     scored = "ptb" if rule == "m2" else rule
     return Texts(
@@ -147,6 +148,18 @@ def _texts(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
         train_references=_references(train, data, scored),
         validation_references=_references(validation, data, scored),
     )
+
+
+def _first(images: Sequence[CaptionedImage], count: int | None) -> list[CaptionedImage]:
+    """The images with their first `count` captions."""
+    return [
+        replace(
+            image,
+            captions=image.captions[:count],
+            tokens=None if image.tokens is None else image.tokens[:count],
+        )
+        for image in images
+    ]
 
 
 def _tokens(
@@ -180,7 +193,8 @@ def _vocabulary(data: CaptionData, texts: Texts, recipe: Recipe) -> Vocabulary:
         elif split == "val":
             found = texts.validation
         else:
-            found = _tokens(data.split(split), data, recipe.data.tokenizer)
+            images = _first(data.split(split), recipe.data.captions)
+            found = _tokens(images, data, recipe.data.tokenizer)
         counted += [text for captions in found.values() for text in captions]
     return Vocabulary.build(counted, min_count=recipe.vocabulary.min_count)
 

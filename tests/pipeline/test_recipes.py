@@ -18,15 +18,19 @@ from click.testing import CliRunner
 
 from caption.batches import Batch
 from caption.captioner import Captioner
+from caption.data import read_captions
 from caption.decode import beam_search
 from caption.features import Features
 from caption.losses import cross_entropy
 from caption.registry import entry
 from caption.trainer import Trainer
 from caption.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
+from extract.cache import FeatureCache
 from pipeline import recipe as recipes
 from pipeline.commands.train import command
 from pipeline.errors import WrongUsage
+from pipeline.training import _texts
+from tests.caption.toy import write_toy
 
 CPU = torch.device("cpu")
 STREAMS = {  # stream -> width, grid shape of an image
@@ -171,3 +175,22 @@ def test_an_overlay_is_shown_resolved_and_refused_for_a_run_that_exists(tmp_path
     (tmp_path / "config.yaml").write_text("recipe: {}\n")
     refused = CliRunner().invoke(command, ["--out", str(tmp_path), "--overlay", "tiny"])
     assert refused.exit_code == 2 and "--overlay goes with --recipe only" in refused.output
+
+
+def test_m2_learns_from_five_captions_of_an_image_in_its_own_words(tmp_path: Path) -> None:
+    pytest.importorskip("spacy")
+    cache, captions = write_toy(tmp_path)
+    content = json.loads(captions.read_text())
+    for image in content["images"]:
+        image["sentences"] = [
+            {"raw": f"A 4-way  stop{n}, here's one.", "tokens": ["x"]} for n in range(7)
+        ]
+    captions.write_text(json.dumps(content))
+    recipe = recipes.load("m2/m2", ["xe.images=4"], overlay="tiny")
+    texts = _texts(read_captions(captions), recipe, FeatureCache(cache))
+    first = next(iter(texts.train.values()))
+    assert len(first) == 5 and first[1] == ("a", "4-way", " ", "stop1", "here", "'s", "one")
+    scored = next(iter(texts.validation_references.values()))
+    assert len(scored) == 5 and scored[1] == "a 4-way stop1 here 's one"
+    vocabulary = Vocabulary.build(first, min_count=1)
+    assert [vocabulary.words[n] for n in vocabulary.encode(first[1])[1:-1]] == list(first[1])
