@@ -1,8 +1,8 @@
 """NG-SAN: normalized and geometry-aware self-attention in the encoder.
 
 Guo, Liu, Zhu, Yao, Lu and Lu, "Normalized and Geometry-Aware Self-Attention Network for Image
-Captioning", CVPR 2020. Equations are named in the functions; docs/models.md says which readings
-were taken where the paper leaves a choice.
+Captioning", CVPR 2020. docs/models.md says which readings were taken where the paper leaves a
+choice.
 
 Legend: B images, N rows of an image, C channels, H heads, d width of a head, D model width, g width
 of the pairs' geometry.
@@ -83,7 +83,7 @@ class GeometryRows(ImageRows):
 
 
 class InstanceNorm(nn.Module):
-    """Equation 6: each channel of an image has mean 0 and variance 1 over the real rows."""
+    """IN: each channel of an image has mean 0 and variance 1 over the real rows."""
 
     def __init__(self, channels: int, affine: bool) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def _norm(kind: str, channels: int) -> nn.Module:
 
 
 class NormalizedAttention(Attention):
-    """Equation 7: softmax(norm(Q) K^T / sqrt(d)) V; by choice the keys are normalized too.
+    """NSA: softmax(norm(Q) K^T / sqrt(d)) V; by choice the keys are normalized too.
 
     An instance norm takes away what the bias of its projection adds.
     """
@@ -166,7 +166,7 @@ class NormalizedAttention(Attention):
 
 
 def pair_geometry(boxes: Tensor) -> Tensor:
-    """Equation 9: the relative geometry (B, N, N, 4) of boxes (B, N, 4) x1 y1 x2 y2.
+    """f_ij: the relative geometry (B, N, N, 4) of boxes (B, N, 4) x1 y1 x2 y2.
 
     log(|x_i - x_j| / w_i), log(|y_i - y_j| / h_i), log(w_i / w_j), log(h_i / h_j) with centres x y
     and sizes w h; a side shorter than a pixel counts as a pixel.
@@ -180,7 +180,7 @@ def pair_geometry(boxes: Tensor) -> Tensor:
 
 
 class PairBias(nn.Module):
-    """Equations 10 to 13: G_ij = ReLU(FC(f_ij)), and what attention adds for it.
+    """G_ij = ReLU(FC(f_ij)), and what attention adds for it (phi, equations 11 to 13).
 
     `independent`: ReLU(w . G_ij) per head; `query`: q'_i . G_ij; `key`: k'_j . G_ij, with q' and k'
     linear maps of the rows. All are divided by sqrt(g), as content is by sqrt(d).
@@ -237,7 +237,7 @@ class PairBias(nn.Module):
 
 
 class NormalizedGeometrySelfAttention(nn.Module):
-    """Encoder slot: E = norm(Q) K^T / sqrt(d) + the pairs' geometry (equation 8)."""
+    """Encoder slot: E = norm(Q) K^T / sqrt(d) + phi of the pairs' geometry."""
 
     def __init__(self, config: NormalizedGeometryConfig) -> None:
         super().__init__()

@@ -1,9 +1,10 @@
 """The position-aware Transformer: two levels of a feature pyramid, and edges between grid cells.
 
-"Image captioning with a position-aware Transformer" (PAT; feature-pyramid features). First
-image-feature attention puts the fine level into the coarse one (equations 1 to 3), then the
-encoder's self-attention adds to keys and values a learned vector for the way from cell to cell
-(equations 4 and 5, algorithm 1). docs/models.md says which readings were taken.
+Deng, Zhou, He, Huang, Alfarraj and Tolba, "A Position-Aware Transformer for Image Captioning",
+Computers, Materials & Continua 70(1), 2022. First image-feature attention puts the fine level into
+the coarse one (equations 1 to 3), then the encoder's self-attention adds to keys and values a
+learned vector for the way from cell to cell (equations 4 and 5, algorithm 1). docs/models.md says
+which readings were taken.
 
 An edge is E_ij = E_row[y_i - y_j] + E_col[x_i - x_j], source minus target, y upwards. It is never
 made for all pairs: q_i . E_ij = (q_i E_row^T)[dy] + (q_i E_col^T)[dx], and on the values' side the

@@ -52,7 +52,7 @@ def test_parameters_of_table_4(settings: dict[str, object], millions: float) -> 
     assert round(full_size(4, normalize="none", **settings), 1) == millions
 
 
-def test_equation_6_instance_norm_counts_real_rows_only() -> None:
+def test_instance_norm_counts_real_rows_only() -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(2, 5, 3, generator=random) * 3 + 1
     real = torch.tensor([[True] * 5, [True, True, True, False, False]])
@@ -84,7 +84,7 @@ def test_batch_norm_knows_real_rows_of_the_whole_batch() -> None:
 
 
 @pytest.mark.parametrize("normalize", ["none", "query", "key", "both"])
-def test_equation_7_softmax_of_normalized_queries_and_keys(normalize: str) -> None:
+def test_nsa_is_the_softmax_of_normalized_queries_and_keys(normalize: str) -> None:
     torch.manual_seed(0)
     attention = ng.NormalizedAttention(config(normalize=normalize))
     features = random_features(2, width=16)
@@ -119,7 +119,7 @@ def test_the_bias_of_a_normalized_query_changes_nothing() -> None:
     torch.testing.assert_close(attention.queries(x, mask), before, atol=1e-5, rtol=1e-4)
 
 
-def test_equation_9_geometry_of_two_boxes() -> None:
+def test_relative_geometry_of_two_boxes() -> None:
     boxes = torch.tensor([[[0.0, 0.0, 10.0, 20.0], [30.0, 10.0, 50.0, 50.0]]])
     found = ng.pair_geometry(boxes)[0]
     # centres (5, 10) and (40, 30), sizes 10 x 20 and 20 x 40
@@ -131,7 +131,7 @@ def test_equation_9_geometry_of_two_boxes() -> None:
 
 
 def naive_bias(part: ng.PairBias, x: Tensor, pairs: Tensor) -> Tensor:
-    """Equations 10 to 13, pair by pair."""
+    """Equations 11 to 13, pair by pair."""
     images, count = x.shape[:2]
     heads, width = part.heads, part.width
     bias = torch.zeros(images, heads, count, count)
@@ -155,7 +155,7 @@ def naive_bias(part: ng.PairBias, x: Tensor, pairs: Tensor) -> Tensor:
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("kind", ng.GEOMETRY)
 @pytest.mark.parametrize("chunk", [None, 200])
-def test_equations_10_to_13(
+def test_equations_11_to_13(
     kind: str, per_head: bool, chunk: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole, and a few rows at a time; values and gradients."""

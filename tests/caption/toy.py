@@ -19,7 +19,7 @@ META = {"preset": "toy", "settings": {"width": WIDTH}, "weights": {"file": "none
 
 
 def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path]:
-    """A cache of streams `grids` and `regions` and a Karpathy file; returns (cache, captions)."""
+    """A cache of all kinds of streams and a Karpathy file; returns (cache, captions)."""
     random = np.random.default_rng(seed)
     directions = random.normal(size=(len(NOUNS) + len(COLOURS), WIDTH))
     records, entries = [], []
@@ -32,9 +32,19 @@ def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path
                 image_id=f"toy{number}",
                 width=80,
                 height=60,
-                streams={"grids": rows, "regions": np.repeat(rows, 1 + number % 3, axis=0)},
-                boxes={"grids": boxes, "regions": np.repeat(boxes, 1 + number % 3, axis=0)},
-                grid_shape={"grids": (1, 2)},
+                streams={
+                    "grids": rows,
+                    "regions": np.repeat(rows, 1 + number % 3, axis=0),
+                    "pyramid_high": rows,
+                    "pyramid_low": np.concatenate([rows, rows]),
+                },
+                boxes={
+                    "grids": boxes,
+                    "regions": np.repeat(boxes, 1 + number % 3, axis=0),
+                    "pyramid_high": boxes,
+                    "pyramid_low": np.concatenate([boxes, boxes]),
+                },
+                grid_shape={"grids": (1, 2), "pyramid_high": (1, 2), "pyramid_low": (2, 2)},
             )
         )
         words = [COLOURS[colour], NOUNS[noun]]
@@ -43,7 +53,8 @@ def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path
         sentences = [{"tokens": text, "raw": " ".join(text) + " ."} for text in texts]
         entries.append({"filename": f"toy{number}.jpg", "split": split, "sentences": sentences})
     cache, captions = folder / "features", folder / "captions.json"
-    streams = {"grids": Stream(WIDTH), "regions": Stream(WIDTH)}
+    names = ("grids", "regions", "pyramid_high", "pyramid_low")
+    streams = {name: Stream(WIDTH) for name in names}
     with CacheWriter(cache, META, streams) as writer:
         writer.commit(records)
     captions.write_text(json.dumps({"dataset": "toy", "images": entries}), encoding="utf-8")

@@ -104,6 +104,22 @@ def test_a_run_of_before_a_setting_was_known_goes_on(toy, tmp_path) -> None:
     assert train(recipe, captions, cache, tmp_path / "run", CPU)[1].stage == "done"
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("model.name=normalized_geometry", "model.stream=regions"),
+        ("model.name=position_aware", "model.stream=pyramid_high", "model.grid=2,2"),
+    ],
+)
+def test_other_captioners_learn_too(toy, tmp_path, settings: tuple[str, ...]) -> None:
+    cache, captions = toy
+    recipe = quick(*settings, "scst.baseline=greedy")
+    _, position = train(recipe, captions, cache, tmp_path / "run", CPU)
+    blind = quick(*settings, "scst.epochs=0", "data.shuffle_features=true")
+    _, other = train(blind, captions, cache, tmp_path / "blind", CPU)
+    assert position.best > 2 * other.best
+
+
 @pytest.mark.parametrize("baseline", ["beams", "greedy"])
 def test_resume_after_a_stop_anywhere_is_bit_equal(toy, tmp_path, baseline, monkeypatch) -> None:
     cache, captions = toy
