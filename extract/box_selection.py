@@ -88,7 +88,7 @@ def select(
     regressed = clip(regressed, frame.height, frame.width, plus_one)
     if selection.rule == "rising-nms-best-class":
         return _best_class(regressed, scores, selection, plus_one)
-    return _detections(regressed, scores, selection, plus_one)
+    return detections(regressed, scores, selection, plus_one)
 
 
 def confident(best: Tensor, selection: Selection) -> Tensor:
@@ -122,7 +122,8 @@ def best_kept_scores(boxes: Tensor, scores: Tensor, selection: Selection, plus_o
         floor = floor / 4 if floor > 1e-4 else 0.0
 
 
-def _detections(boxes: Tensor, scores: Tensor, selection: Selection, plus_one: bool) -> Selected:
+def detections(boxes: Tensor, scores: Tensor, selection: Selection, plus_one: bool) -> Selected:
+    """Detectron2's choice among boxes (R, K, 4) and scores (R, K)."""
     region, label = (scores > selection.score).nonzero(as_tuple=True)  # (entries,) each
     entry = scores[region, label]
     order = torch.sort(entry, descending=True, stable=True).indices

@@ -204,7 +204,9 @@ def _torch_content(path: Path) -> Any:
         with torch.serialization.safe_globals(allowed):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        asked = re.search(r"Unsupported (?:global|class|operand)[^\n]*?([\w.]+\.\w+)", str(error))
+        asked = re.search(
+            r"(?i)unsupported (?:global|class|operand):?\s+(?:GLOBAL\s+)?([\w.]+)", str(error)
+        )
         what = f"asks for {asked[1]}" if asked else str(error).splitlines()[0]
         raise ExtractError(
             f"{path}: refused, the checkpoint {what}; wanted tensors and plain values only"

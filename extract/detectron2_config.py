@@ -244,14 +244,17 @@ def _roi(get: Callable[[str], Any], caffe: bool) -> RoiConfig:
         attributes = {"attributes": int(get("MODEL.ROI_ATTRIBUTE_HEAD.NUM_CLASSES"))}
         attributes["attribute_hidden"] = int(get("MODEL.ROI_ATTRIBUTE_HEAD.FC_DIM"))
         attributes["attribute_embedding"] = int(get("MODEL.ROI_ATTRIBUTE_HEAD.OBJ_EMBED_DIM"))
-    halved = bool(get("MODEL.ROI_BOX_HEAD.RES5HALVE"))
+    dilation = 1
+    if residual:
+        halved = bool(get("MODEL.ROI_BOX_HEAD.RES5HALVE"))
+        dilation = int(get("MODEL.RESNETS.RES5_DILATION")) if halved else 2
     return RoiConfig(
         maps=tuple(get("MODEL.ROI_HEADS.IN_FEATURES")),
         pooler=get("MODEL.ROI_BOX_HEAD.POOLER_TYPE"),
         resolution=int(get("MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION")),
         sampling=int(get("MODEL.ROI_BOX_HEAD.POOLER_SAMPLING_RATIO")),
         head="res5" if residual else "fc",
-        res5_dilation=int(get("MODEL.RESNETS.RES5_DILATION")) if halved else 2,
+        res5_dilation=dilation,
         fc_layers=0 if residual else int(get("MODEL.ROI_BOX_HEAD.NUM_FC")),
         fc_width=int(get("MODEL.ROI_BOX_HEAD.FC_DIM")),
         classes=classes - 1 if caffe else classes,

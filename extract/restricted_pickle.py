@@ -20,6 +20,8 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 
 _MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
+_frombuffer = np.zeros(1).__reduce_ex__(5)[0]
 _reconstruct, _scalar = (
     np.zeros(0).__reduce__()[0],
     np.float32(0).__reduce__()[0],
@@ -29,6 +31,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _latin1,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
+    **{(module, "_frombuffer"): _frombuffer for module in _NUMERIC},
     **{(module, "_reconstruct"): _reconstruct for module in _MULTIARRAY},
     **{(module, "scalar"): _scalar for module in _MULTIARRAY},
 }
