@@ -124,20 +124,19 @@ def best_kept_scores(boxes: Tensor, scores: Tensor, selection: Selection, plus_o
 
 def detections(boxes: Tensor, scores: Tensor, selection: Selection, plus_one: bool) -> Selected:
     """Detectron2's choice among boxes (R, K, 4) and scores (R, K)."""
-    region, label = (scores > selection.score).nonzero(as_tuple=True)  # (entries,) each
-    entry = scores[region, label]
-    order = torch.sort(entry, descending=True, stable=True).indices
     for threshold in selection.thresholds:
         count = _FIRST_ENTRIES
         while True:  # worse entries suppress no better ones: look at the best until enough stay
-            first = order[:count]
-            kept = nms_by_class(
-                boxes[region[first], label[first]], entry[first], label[first], threshold, plus_one
-            )
-            if len(kept) >= selection.most or count >= len(order):
+            above = scores > selection.score  # (R, K)
+            if count < scores.numel():
+                above &= scores >= torch.topk(scores.flatten(), count).values[-1]
+            region, label = above.nonzero(as_tuple=True)  # (entries,) each
+            entry = scores[region, label]
+            kept = nms_by_class(boxes[region, label], entry, label, threshold, plus_one)
+            if len(kept) >= selection.most or count >= scores.numel():
                 break
             count *= 4
-        kept = first[kept[: selection.most]]
+        kept = kept[: selection.most]
         if len(kept) == selection.most:
             break
     chosen = region[kept], label[kept]
