@@ -39,6 +39,8 @@ class Detector(nn.Module):
             self.proposal_generator = ProposalNetwork(config)
             self.roi_heads = RegionHeads(config)
         self.kind = torch.float32
+        self.layout = torch.contiguous_format  # of the backbone
+        self.versions: dict[str, str] = {}  # of other libraries that make the numbers
         self.eval().requires_grad_(False)
 
     def maps(self, images: Tensor) -> dict[str, Tensor]:
@@ -47,7 +49,8 @@ class Detector(nn.Module):
         Of pre-activated networks `res4` comes with the norm and activation that res5 begins with,
         `res4_raw` without.
         """
-        maps: dict[str, Tensor] = self.backbone(images.to(self.kind))
+        images = images.to(self.kind).contiguous(memory_format=self.layout)
+        maps: dict[str, Tensor] = self.backbone(images)
         if self.config.resnet.pre_activation and self.roi_heads and self.roi_heads.res5:
             maps["res4_raw"] = maps["res4"]
             maps["res4"] = F.relu_(self.roi_heads.res5[0].norm(maps["res4"]))  # type: ignore[operator]
@@ -83,6 +86,20 @@ class Detector(nn.Module):
         self.backbone.fold()
         if self.roi_heads is not None:
             self.roi_heads.fold()
+        return self
+
+    def arrange(self, device: torch.device) -> Detector:
+        """Lay weights out as is fastest on a device: by channels last, or not.
+
+        Measured: on processors with AVX-512 channels last save a sixth to a quarter; with AVX2 a
+        tenth of a plain backbone's time, but they cost a tenth in grouped or dilated convolutions.
+        """
+        wide = device.type != "cpu" or "AVX512" in torch.backends.cpu.get_cpu_capability()
+        if wide or self.config.resnet.groups == 1:
+            self.layout = torch.channels_last
+            self.backbone.to(memory_format=self.layout)
+        if wide and self.roi_heads is not None:
+            self.roi_heads.arrange()
         return self
 
     def set_precision(self, kind: torch.dtype) -> Detector:

@@ -56,15 +56,19 @@ class DetectorExtractor:
         device: str,
         boxes: GivenBoxes | None,
         weights: Path,
+        kind: type[Detector] = Detector,
     ) -> None:
-        """Raises ExtractError when the weights do not fit or the preset gives no features."""
+        """Raises ExtractError when the weights do not fit or the preset gives no features.
+
+        `kind` is what builds the network: our own, or detectron2's behind the same methods.
+        """
         if boxes is not None and not preset.regions:
             raise ExtractError(
                 f"--boxes is given, but preset {name} makes no regions: add -o regions=true"
             )
         self.name, self.preset, self.boxes, self.weights = name, preset, boxes, weights
         self.device = torch.device(device)
-        self.detector = build(preset, weights).to(self.device)
+        self.detector = build(preset, weights, kind).to(self.device).arrange(self.device)
         self.streams: dict[str, Stream] = {}
         config = preset.detector
         if preset.regions:
@@ -88,6 +92,7 @@ class DetectorExtractor:
             "limits": asdict(self.preset.limits),
             "versions": {
                 **{k: version(k) for k in ("torch", "torchvision", "pillow")},
+                **self.detector.versions,
                 "device": self.device.type,
             },
         }
@@ -136,7 +141,6 @@ class DetectorExtractor:
         if self.device.type == "cuda":
             batch = batch.pin_memory()
         batch = batch.to(self.device, non_blocking=True)
-        batch = batch.contiguous(memory_format=torch.channels_last)
         exact = torch.backends.cudnn.flags(
             enabled=True, benchmark=False, deterministic=True, allow_tf32=False
         )
@@ -275,9 +279,9 @@ def best_attributes(logits: Tensor, none: str) -> tuple[Tensor, Tensor]:
     return best.indices, best.values
 
 
-def build(preset: DetectorPreset, weights: Path) -> Detector:
+def build(preset: DetectorPreset, weights: Path, kind: type[Detector] = Detector) -> Detector:
     """The preset's detector with a checkpoint's weights. Raises ExtractError."""
-    detector = Detector(preset.built)
+    detector = kind(preset.built)
     tensors = read_checkpoint(weights)
     if any(name.startswith(("backbone.", "module.backbone.")) for name in tensors):
         load_detector(detector, tensors, weights)
@@ -288,4 +292,4 @@ def build(preset: DetectorPreset, weights: Path) -> Detector:
         raise ExtractError(f"{weights}: holds {shown}, wanted a detector's names, backbone. ...")
     detector.fold()
     detector.set_precision(getattr(torch, preset.precision))
-    return detector.to(memory_format=torch.channels_last)
+    return detector

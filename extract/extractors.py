@@ -6,13 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from extract.boxes import GivenBoxes
+from extract.detector import Detector
 from extract.detector_extractor import DetectorExtractor
 from extract.detector_presets import DetectorPreset
+from extract.detectron2_backend import Detectron2Detector
 from extract.detectron2_config import read_detectron2_yaml
 from extract.errors import ExtractError
 from extract.extractor import Extractor
 from extract.prepared import FeatureExtractor
 from extract.presets import Preset
+from extract.weights import find_weights
+
+BACKENDS = ("torch", "detectron2")
 
 
 def make_extractor(
@@ -21,15 +26,20 @@ def make_extractor(
     device: str,
     boxes: GivenBoxes | None = None,
     weights: Path | None = None,
+    backend: str = BACKENDS[0],
 ) -> FeatureExtractor:
-    """The extractor of a preset. Raises ExtractError when weights are missing or do not fit."""
+    """The extractor of a preset; without `weights` the preset's own are looked up.
+
+    Raises ExtractError when weights are missing or do not fit, or the backend cannot do it.
+    """
     if isinstance(preset, Preset):
+        if backend != BACKENDS[0]:
+            raise ExtractError(f"preset {name} is no detector: leave out --backend {backend}")
         if weights is not None:
             raise ExtractError(f"preset {name} has its weights in its package: leave out --weights")
         return Extractor(name, preset, device, boxes)
-    if weights is None:
-        raise ExtractError(f"preset {name} needs its checkpoint: add --weights FILE")
-    return DetectorExtractor(name, preset, device, boxes, weights)
+    kind = {"torch": Detector, "detectron2": Detectron2Detector}[backend]
+    return DetectorExtractor(name, preset, device, boxes, weights or find_weights(name), kind)
 
 
 def with_configuration(

@@ -140,6 +140,7 @@ class RegionHeads(nn.Module):
         self.box_predictor = BoxPredictor(config)
         self.attribute_predictor = AttributePredictor(config) if roi.attributes else None
         self.kind = torch.float32  # of the head's layers
+        self.layout = torch.contiguous_format  # of its convolutions
 
     def forward(self, maps: dict[str, Tensor], boxes: Tensor, chunk: int) -> RegionOutputs:
         """An image's maps (1, C, h, w) and boxes (R, 4) -> what they are, `chunk` at a time."""
@@ -163,7 +164,7 @@ class RegionHeads(nn.Module):
         x = pooled.to(self.kind)
         if self.box_head is not None:
             return self.box_head(x).float()
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=self.layout)
         return self.last_map(x, self.config.roi.res5_dilation).float().mean(dim=(2, 3))
 
     def last_map(self, x: Tensor, dilation: int) -> Tensor:
@@ -186,6 +187,12 @@ class RegionHeads(nn.Module):
             if self.attribute_predictor is None
             else self.attribute_predictor(features, logits),
         )
+
+    def arrange(self) -> None:
+        """Lay the convolutions' weights out by channels last."""
+        if self.res5 is not None:
+            self.layout = torch.channels_last
+            self.res5.to(memory_format=self.layout)
 
     def set_precision(self, kind: torch.dtype) -> None:
         """Run the head in `kind`; pooling, classes, boxes and attributes stay float32."""

@@ -15,7 +15,7 @@ from extract.boxes import read_boxes
 from extract.cache import flat
 from extract.cache_folder import failures_path
 from extract.detector_presets import DetectorPreset
-from extract.extractors import make_extractor, with_configuration
+from extract.extractors import BACKENDS, make_extractor, with_configuration
 from extract.prepared import FeatureExtractor
 from extract.run import Summary, extract, plan
 from extract.share import Share
@@ -38,6 +38,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--weights",
     type=_FILE,
     help="Checkpoint of a detector; NAME.yaml beside NAME.pth is its detectron2 configuration.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default=BACKENDS[0],
+    show_default=True,
+    help="Who runs a detector: this program, or detectron2 where it is installed.",
 )
 @click.option("--boxes", type=_FILE, help="JSON of boxes: region features.")
 @click.option(
@@ -63,6 +70,7 @@ def command(
     name: str | None,
     out: Path | None,
     weights: Path | None,
+    backend: str,
     boxes: Path | None,
     overrides: tuple[str, ...],
     ids: str,
@@ -103,7 +111,7 @@ def command(
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
     where = str(own_device(choose_device(device)))
-    extractor = make_extractor(name, preset, where, given, weights)
+    extractor = make_extractor(name, preset, where, given, weights, backend)
     if dry_run:
         _dry_run(sources, extractor, out, workers, as_json)
         return 0

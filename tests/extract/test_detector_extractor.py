@@ -180,7 +180,10 @@ def test_half_precision_is_near_and_recorded(photos: Path, tmp_path: Path) -> No
 
 
 def test_the_command_takes_weights_and_their_configuration(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     preset = small("butd-c4-10-100")
     (tmp_path / "model.yaml").write_text(
@@ -202,6 +205,7 @@ def test_the_command_takes_weights_and_their_configuration(
     assert caught.value.code == 0, capsys.readouterr().err
     settings = FeatureCache(tmp_path / "out").meta["settings"]
     assert settings["selection"]["most"] == 12 and settings["detector"]["roi"]["classes"] == 30
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with pytest.raises(SystemExit) as caught:
         main([*args, str(tmp_path / "none")])
     assert caught.value.code == 1 and "--weights" in capsys.readouterr().err

@@ -61,14 +61,14 @@ def case(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def detector(folder: Path, case: dict[str, Any]) -> Detector:
-    """The case's detector as extraction uses it: norms folded, channels last."""
+    """The case's detector as extraction uses it: norms folded."""
     config = from_detectron2(case["config"], folder / "case.json")
     weights = read_checkpoint(folder / "weights.safetensors")
     if not any(name.startswith("roi_heads.") for name in weights):
         config = replace(config, roi=replace(config.roi, head="none"))
     detector = Detector(config)
     load_detector(detector, weights, folder)
-    return detector.fold().to(memory_format=torch.channels_last)
+    return detector.fold().arrange(torch.device("cpu"))
 
 
 @torch.inference_mode()
@@ -101,7 +101,7 @@ def everything(
     """All that a case may name, for one image."""
     config = detector.config
     given = network_input(rgb, config.pixels)
-    maps = detector.maps(given.pixels[None].to(memory_format=torch.channels_last))
+    maps = detector.maps(given.pixels[None])
     found = inputs(given, rgb, detector) | named_maps(detector, maps)
     if detector.proposal_generator is None or detector.roi_heads is None:
         return found
