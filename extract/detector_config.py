@@ -126,6 +126,15 @@ class DetectorConfig:
             return self.roi.fc_width
         return self.fc_inputs if self.roi.head == "fc" else 8 * self.resnet.res2_channels
 
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """Names of all maps."""
+        last = int(self.resnet.last[3:])
+        names = [f"res{level}" for level in range(2, last + 1)]
+        if self.fpn_channels:
+            names += [f"p{level}" for level in range(2, last + 2)]
+        return tuple(names)
+
     def map_channels(self, name: str) -> int:
         """Channels of a feature map by its name, `res2` to `res5` or `p2` to `p6`."""
         if name.startswith("p"):

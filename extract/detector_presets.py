@@ -56,8 +56,12 @@ class DetectorPreset:
             raise ExtractError("regions is true, but the detector has no head (roi.head is none)")
         if self.regions and not self.selection.thresholds:
             raise ExtractError("selection.thresholds is empty, wanted one overlap or more")
-        if len(self.pyramid) not in (0, 2):
-            raise ExtractError(f"pyramid is {', '.join(self.pyramid)}, wanted two maps or none")
+        known = self.detector.maps
+        if len(self.pyramid) not in (0, 2) or not set(self.pyramid) <= set(known):
+            raise ExtractError(
+                f"pyramid is {', '.join(self.pyramid)}, wanted two maps or none, of"
+                f" {', '.join(known)}, the coarse one first"
+            )
         if self.grids and self.region_only and self.detector.fpn_channels:
             raise ExtractError("grids of a feature pyramid are its maps: set pyramid instead")
         if self.region_feature == "pooled" and self.detector.roi.resolution != 1:

@@ -215,7 +215,8 @@ def test_the_command_takes_weights_and_their_configuration(
     ("change", "message"),
     [
         ({"precision": "int8"}, "precision is 'int8', wanted one of float32, bfloat16, float16"),
-        ({"pyramid": ("res4",)}, "pyramid is res4, wanted two maps or none"),
+        ({"pyramid": ("res4",)}, "pyramid is res4, wanted two maps or none, of res2, res3, res4"),
+        ({"pyramid": ("p5", "p3")}, "pyramid is p5, p3, wanted two maps"),
         ({"regions": False}, "regions, grids and pyramid are all off"),
         ({"region_feature": "pooled"}, "wanted detector.roi.resolution=1"),
         ({"selection": Selection(rule="best")}, "selection.rule is 'best'"),
