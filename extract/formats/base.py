@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from extract.cache import FeatureCache, image_id_of
+from extract.cache import SUFFIXES, FeatureCache, image_id_of
 from extract.errors import CacheError, ExtractError
 from extract.records import ImageFeatures
 
@@ -32,10 +32,13 @@ class Entry:
     name: str  # of the image, as the file has it
     where: str  # file and line or key
     load: Callable[[], ImageFeatures]  # all but id and file; raises FormatError
+    by_id: bool = False  # whether the name is an id rather than that of a file
 
     @property
     def image_id(self) -> str:
-        return image_id_of(self.name)
+        """As of a file of that name; an id that ends as an image's name keeps its end."""
+        whole = self.by_id and PurePosixPath(self.name).suffix.lower() in SUFFIXES
+        return self.name if whole else image_id_of(self.name)
 
 
 class Format(Protocol):

@@ -59,7 +59,8 @@ class Cocobu:
             def load(path: Path = path) -> ImageFeatures:
                 return _record(path, others)
 
-            yield Entry(path.name.removesuffix(".npz"), f"{folder.name}/{path.name}", load)
+            where = f"{folder.name}/{path.name}"
+            yield Entry(path.name.removesuffix(".npz"), where, load, by_id=True)
 
     def write(self, target: Path, cache: FeatureCache, on_done: Callable[[int], None]) -> None:
         stream = next((name for name in ("regions", "grids") if name in cache.streams), None)

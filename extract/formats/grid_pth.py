@@ -41,7 +41,7 @@ class GridPth:
             def load(path: Path = path) -> ImageFeatures:
                 return _record(path)
 
-            yield Entry(path.name.removesuffix(".pth"), path.name, load)
+            yield Entry(path.name.removesuffix(".pth"), path.name, load, by_id=True)
 
     def write(self, target: Path, cache: FeatureCache, on_done: Callable[[int], None]) -> None:
         for record in cache:

@@ -51,7 +51,8 @@ class GritHdf5:
                 def load(place: int = place) -> ImageFeatures:
                     return _record(file, place)
 
-                yield Entry(name, f"{source.name}: image_ids[{place}] ({name})", load)
+                where = f"{source.name}: image_ids[{place}] ({name})"
+                yield Entry(name, where, load, by_id=True)
 
     def write(self, target: Path, cache: FeatureCache, on_done: Callable[[int], None]) -> None:
         numbers = all(image.isdecimal() for image in cache.ids)

@@ -65,7 +65,7 @@ class ImageDatasets:
                 def load(name: str = name) -> ImageFeatures:
                     return record(name, lambda part: _read(file, f"{name}_{part}"), there)
 
-                yield Entry(name, f"{source.name}: {name}", load)
+                yield Entry(name, f"{source.name}: {name}", load, by_id=True)
 
 
 def _read(file: h5py.File, key: str) -> np.ndarray:

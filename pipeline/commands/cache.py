@@ -16,6 +16,7 @@ from extract.cache_summary import inspect as inspect_cache
 from extract.cache_verify import Report, image_count
 from extract.cache_verify import verify as verify_cache
 from pipeline.commands.cache_formats import export, import_
+from pipeline.commands.cache_show import show
 from pipeline.id_list import read_names
 from pipeline.progress import Progress
 
@@ -35,6 +36,7 @@ def command() -> None:
 
 command.add_command(import_)
 command.add_command(export)
+command.add_command(show)
 
 
 @command.command(context_settings=_HELP)
