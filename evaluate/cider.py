@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluate.cider_corpus import corpus_cider
 from evaluate.document_frequency import DocumentFrequency
 from evaluate.errors import EvaluateError
 from evaluate.ngrams import ORDERS, TokenStyle, ngram_counts
@@ -37,15 +38,14 @@ def cider_d(
     pairs = paired(references, candidates)
     if not pairs:
         return 0.0, []
-    if table is None:
-        table = DocumentFrequency.build(references, "image")
-    style = table.style
-    scores = [
-        _PreparedImage([style.tokens(t.split()) for t in texts], table).score(
-            style.tokens(candidate.split())
-        )
-        for texts, candidate in pairs
-    ]
+    style = table.style if table is not None else TokenStyle()
+    values = corpus_cider(
+        [[style.tokens(text.split()) for text in texts] for texts, _ in pairs],
+        [style.tokens(candidate.split()) for _, candidate in pairs],
+        table,
+        _SIGMA,
+    )
+    scores = (_SCALE * values).tolist()
     return sum(scores) / len(scores), scores
 
 
