@@ -95,7 +95,7 @@ def run(arguments: list[str], cache: str) -> dict[str, Any]:
 def one(mode: str, images: int) -> str:
     """Score with one kind of table; a digest of all numbers."""
     if mode == "whole":
-        evaluate.meteor.cut_table = lambda source, base, extra: source
+        evaluate.meteor.cut_table = lambda source, references, extra: source
     captions = coco(images)
     with Meteor() as meteor:
         stats = meteor.stats(

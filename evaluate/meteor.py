@@ -9,47 +9,41 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
-import threading
-import weakref
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
+from evaluate.closing import Closing
 from evaluate.errors import EvaluateError
-from evaluate.java import ENGLISH, Java, find_java, kill, start, was_stopped, wheel_file
+from evaluate.java import ENGLISH, Java, find_java, stop_all, wheel_file
+from evaluate.meteor_process import Lane, Stats
 from evaluate.pairs import Id, paired
-from evaluate.paraphrases import cut_table, meteor_words
+from evaluate.paraphrases import cut_table, is_plain, meteor_words
 
 log = logging.getLogger(__name__)
 
-Stats = tuple[float, ...]  # 23 numbers, see `meteor_score`
-
-NUMBERS = 23
 _WEIGHTS = (1.0, 0.6, 0.8, 0.6)  # exact, stem, synonym, paraphrase
 _ALPHA, _BETA, _GAMMA, _DELTA = 0.85, 0.2, 0.6, 0.75
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _SEPARATOR = "|||"
-_IMAGES_PER_EXCHANGE = 32
-_LAST_LINES = 20
+_IMAGES_FOR_TWO = 400  # images of plain words that make a second process worth its start
+_SHARE_OF_SECOND = 0.55  # of all images; the second process is quicker
 _WHOLE_TABLE_MB = 2048  # of heap, as the official wrapper gives
 
 
-class Meteor:
-    """METEOR of tokenised captions; one Java process as long as the context lasts.
+class Meteor(Closing):
+    """METEOR of tokenised captions; one or two Java processes as long as the context lasts.
 
-    The process starts at the first `score`. `words` are words to expect beside those of the data
-    (a vocabulary, say), so that later calls need no restart with a larger paraphrase table.
+    A process starts at the first `score`. With many images a second one takes a part of them:
+    those of plain words only, which need not pass METEOR's own tokenizer (`-norm`).
     `jar` and `paraphrases` replace METEOR and its table of the installed pycocoevalcap.
-    `time_limit` (seconds) bounds each exchange with the process and its start; a process that
-    dies or exceeds it is replaced once per exchange. Raises NotAvailable when Java or METEOR is
+    `time_limit` (seconds) bounds each exchange with a process and its start; a process that dies
+    or exceeds it is replaced once per exchange. Raises NotAvailable when Java or METEOR is
     missing.
     """
 
     def __init__(
         self,
-        words: Iterable[str] | None = None,
         *,
         java: Java | None = None,
         jar: Path | None = None,
@@ -57,31 +51,19 @@ class Meteor:
         time_limit: float = 120.0,
         heap_mb: int = 1024,
     ) -> None:
-        self._words = meteor_words(words or ())
         self._java = java or find_java()
         self._jar = jar or wheel_file("meteor/meteor-1.5.jar")
         self._source = paraphrases or wheel_file("meteor/data/paraphrase-en.gz")
-        self._time_limit = time_limit
         self._heap_mb = heap_mb
-        self._table: tuple[Path, set[str]] | None = None
-        self._process: _Process | None = None
-
-    def __enter__(self) -> Meteor:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._table: Path | None = None
+        self._references: set[str] = set()  # what the table was cut for, and
+        self._words: set[str] = set()  # the words it covers
+        self._lanes = (Lane(time_limit), Lane(time_limit))  # with METEOR's tokenizer, without
 
     def close(self) -> None:
-        """End the Java process; a later `score` starts another."""
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+        """End the Java processes; a later `score` starts others."""
+        for lane in self._lanes:
+            lane.close()
 
     def score(
         self, references: Mapping[Id, Sequence[str]], candidates: Mapping[Id, str]
@@ -102,141 +84,59 @@ class Meteor:
         pairs = paired(references, candidates)
         if not pairs:
             raise EvaluateError("METEOR needs one image or more, found none to score")
-        texts = [[_one_line(t).replace(_SEPARATOR, "") for t in p.references] for p in pairs]
-        wanted = [_candidate(p.candidate) for p in pairs]
-        self._prepare(meteor_words(t for ts in texts for t in ts), meteor_words(wanted))
-        lines = [
-            f" {_SEPARATOR} ".join(("SCORE", *ts, candidate))
-            for ts, candidate in zip(texts, wanted, strict=True)
+        texts = [
+            [*(_one_line(t).replace(_SEPARATOR, "") for t in p.references), _candidate(p.candidate)]
+            for p in pairs
         ]
-        step = _IMAGES_PER_EXCHANGE
-        return [s for i in range(0, len(lines), step) for s in self._exchange(lines[i : i + step])]
+        self._prepare({t for ts in texts for t in ts[:-1]}, meteor_words(ts[-1] for ts in texts))
+        plain = self._plain_share(texts)
+        rest = sorted({*range(len(texts))}.difference(plain))
+        jobs = [(self._lanes[0], ["-norm"], rest), (self._lanes[1], [], plain)]
+        found: dict[int, Stats] = {}
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="meteor") as pool:
+            running = [
+                (places, pool.submit(lane.stats, self._command(*options), lines))
+                for lane, options, places in jobs
+                if (lines := [f" {_SEPARATOR} ".join(("SCORE", *texts[k])) for k in places])
+            ]
+            try:
+                for places, job in running:
+                    found.update(zip(places, job.result(), strict=True))
+            except (KeyboardInterrupt, SystemExit):
+                stop_all()  # or the pool would wait for them to end
+                raise
+        return [found[place] for place in range(len(texts))]
 
-    def _prepare(self, base: set[str], extra: set[str]) -> None:
-        """See that the table of the next process covers these words."""
-        if self._table is not None and base | extra <= self._table[1]:
+    def _plain_share(self, texts: Sequence[Sequence[str]]) -> list[int]:
+        """Places of the images for the second process: half of many, all of plain words."""
+        if self._table == self._source:
+            return []  # two whole tables are too much memory
+        plain = [k for k, captions in enumerate(texts) if all(map(is_plain, captions))]
+        return plain[: int(_SHARE_OF_SECOND * len(texts))] if len(plain) >= _IMAGES_FOR_TWO else []
+
+    def _prepare(self, references: set[str], extra: set[str]) -> None:
+        """See that the table of the next process covers these captions."""
+        if self._table is not None and references <= self._references and extra <= self._words:
             return
-        known = self._table[1] if self._table is not None else set()
-        words = base | extra | known | self._words
+        self._references |= references
+        self._words |= extra | meteor_words(references)
         try:
-            table = cut_table(self._source, base | self._words, extra | known)
+            self._table = cut_table(self._source, self._references, self._words)
         except OSError as error:
             log.warning("METEOR loads its whole paraphrase table, 1.3 GB of memory: %s", error)
-            table = self._source
-        self._table = table, words
+            self._table = self._source
         self.close()
 
-    def _exchange(self, lines: Sequence[str]) -> list[Stats]:
-        try:
-            return self._running().ask(lines, self._time_limit)
-        except _Died as error:
-            stopped = self._process is not None and self._process.was_stopped()
-            self.close()
-            if stopped:
-                raise EvaluateError("METEOR was stopped") from error
-            log.warning("METEOR is started again: %s", error)
-        try:
-            return self._running().ask(lines, self._time_limit)
-        except _Died as error:
-            self.close()
-            raise EvaluateError(
-                f"METEOR failed twice on the same captions: {error}; the first of them: {lines[0]}"
-            ) from error
-
-    def _running(self) -> _Process:
-        if self._process is None:
-            table = self._table[0] if self._table is not None else self._source
-            self._process = _Process(self._command(table))
-            self._process.ask(["SCORE ||| a ||| a"], self._time_limit)
-        return self._process
-
-    def _command(self, table: Path) -> list[str]:
+    def _command(self, *options: str) -> list[str]:
+        table = self._table or self._source
         # The table is always named: METEOR cannot find its own in a folder with a blank.
-        # Serial collector and one compiler level: the least memory and the quickest start.
+        # Serial collector, few young objects and one compiler level: the least memory and the
+        # quickest start.
         heap = self._heap_mb if table != self._source else max(self._heap_mb, _WHOLE_TABLE_MB)
-        java = [str(self._java.path), f"-Xmx{heap}m", *ENGLISH]
+        java = [str(self._java.path), f"-Xmx{heap}m", "-Xms64m", "-Xmn16m", *ENGLISH]
         java += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        meteor = ["-", "-", "-stdio", "-l", "en", "-norm", "-a", str(table)]
+        meteor = ["-", "-", "-stdio", "-l", "en", *options, "-a", str(table)]
         return [*java, "-jar", str(self._jar), *meteor]
-
-
-class _Died(Exception):
-    """The Java process is gone, silent or talks nonsense; the message says so."""
-
-
-class _Process:
-    """METEOR listening on its standard input; no call can wait for ever."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        pipe = subprocess.PIPE
-        self._popen = start(command, stdin=pipe, stdout=pipe, stderr=pipe)
-        self._said: deque[str] = deque(maxlen=_LAST_LINES)
-        # Undrained, a full pipe of messages would stop the program for ever.
-        self._drain = threading.Thread(target=self._listen, daemon=True)
-        self._drain.start()
-        self.end = weakref.finalize(self, _end, self._popen, self._drain)
-
-    def ask(self, lines: Sequence[str], time_limit: float) -> list[Stats]:
-        """The numbers of each SCORE line; raises _Died when they do not come in time."""
-        assert self._popen.stdin is not None and self._popen.stdout is not None
-        late = threading.Event()
-        watch = threading.Timer(time_limit, self._give_up, [late])
-        watch.start()
-        try:
-            self._popen.stdin.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
-            self._popen.stdin.flush()
-            # The answers to one exchange fit in a pipe, so writing first cannot lock up.
-            return [self._numbers(self._popen.stdout.readline()) for _ in lines]
-        except OSError as error:
-            raise _Died(self._why(f"its input is closed ({error})")) from error
-        except _Died as error:
-            why = f"no answer within {time_limit:g} s" if late.is_set() else str(error)
-            raise _Died(self._why(why)) from error
-        finally:
-            watch.cancel()
-
-    def was_stopped(self) -> bool:
-        """Whether it was ended on purpose."""
-        return was_stopped(self._popen)
-
-    def _give_up(self, late: threading.Event) -> None:
-        late.set()
-        kill(self._popen)
-
-    def _numbers(self, line: bytes) -> Stats:
-        text = line.decode("utf-8", "replace")
-        if not text:
-            raise _Died(f"it ended with {self._popen.wait()}")
-        try:
-            numbers = tuple(float(n) for n in text.split())
-        except ValueError:
-            numbers = ()
-        if len(numbers) != NUMBERS:
-            raise _Died(f"it answered {text.strip()!r}, wanted {NUMBERS} numbers")
-        return numbers
-
-    def _listen(self) -> None:
-        assert self._popen.stderr is not None
-        for line in self._popen.stderr:
-            self._said.append(line.decode("utf-8", "replace").rstrip())
-
-    def _why(self, what: str) -> str:
-        kill(self._popen)
-        self._drain.join(timeout=2.0)
-        said = "\n".join(self._said)
-        return f"{what}; Java's last lines:\n{said}" if said else what
-
-
-def _end(popen: subprocess.Popen[bytes], drain: threading.Thread) -> None:
-    kill(popen)
-    popen.wait()
-    drain.join(timeout=2.0)
-    for pipe in (popen.stdin, popen.stdout, popen.stderr):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except OSError:
-                log.debug("METEOR ended with unread input")
 
 
 def meteor_score(stats: Sequence[float]) -> float:

@@ -1,9 +1,9 @@
-"""METEOR's paraphrase table cut down to the words of the data at hand.
+"""METEOR's paraphrase table cut down to the words and references of the data at hand.
 
 METEOR's table holds 5.27 million phrase pairs, and loading them is nearly all of its start-up
-time and memory. A pair can match only where all its words occur, so the pairs whose words all
-belong to the data give the same scores. Cut tables are kept in the cache folder, outside the
-installation.
+time and memory. A pair can match only where all its words occur and one of its phrases stands in
+a reference, so these pairs give the same scores: one in twenty. Cut tables are kept in the cache
+folder, outside the installation.
 
 Table format: gzip, three lines per pair: probability, phrase, phrase; words joined by one blank.
 """
@@ -18,7 +18,7 @@ import re
 import string
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from evaluate.paths import cache_dir
@@ -27,9 +27,17 @@ log = logging.getLogger(__name__)
 
 _PIECES = (re.compile(r"[^\W_]+|.", re.DOTALL), re.compile(r"[A-Za-z0-9]+|.", re.DOTALL))
 _STRAIGHT = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "-"})
+_MARKS = string.punctuation.encode()
 _MOST_PIECES = 8  # joined to one word
-_CHUNK = 1 << 22  # bytes
+_CHUNK = 1 << 20  # bytes
+# Pairs with the same first phrase, which stand together: probability, phrase, phrase; and again
+_RUN = re.compile(rb".*\n(.*)\n.*\n(?:.*\n\1\n.*\n)*")
 _KEPT = 20  # cut tables kept in the cache
+
+
+def is_plain(text: str) -> bool:
+    """Whether METEOR's normaliser leaves a text as it is: lower-case ASCII words and blanks."""
+    return text.isascii() and text.replace(" ", "").isalnum() and text == text.lower()
 
 
 def meteor_words(texts: Iterable[str]) -> set[str]:
@@ -41,33 +49,69 @@ def meteor_words(texts: Iterable[str]) -> set[str]:
     """
     words = set(string.punctuation)
     for token in {token for text in texts for token in text.split()}:
-        plain = token.translate(_STRAIGHT).replace("---", "--")
-        for form in {token, plain, plain.replace(".", "")}:
-            words.add(form.lower())
-            if not form.isalnum() or not form.isascii():
-                words.update(_joins(form))
+        if is_plain(token):
+            words.add(token)
+            continue
+        for pieces in _cuts(token):
+            words.add("".join(pieces))
+            for at in range(len(pieces)):
+                words.update(_starting(pieces, at))
     words.discard("")
     return words
 
 
-def _joins(form: str) -> Iterator[str]:
-    for pattern in _PIECES:
-        pieces = pattern.findall(form)
-        for length in range(1, min(len(pieces), _MOST_PIECES) + 1):
-            for start in range(len(pieces) - length + 1):
-                yield "".join(pieces[start : start + length]).lower()
+def neighbours(texts: Iterable[str]) -> set[str]:
+    """Any two words, with a blank, that can stand together in what METEOR makes of the texts."""
+    pairs: set[str] = set()
+    for text in texts:
+        tokens = text.split()
+        if is_plain(text):
+            pairs.update(map(" ".join, zip(tokens, tokens[1:], strict=False)))
+            continue
+        before: set[str] = set()  # what the token before can end with
+        for token in tokens:
+            first, last = set(), set()
+            for pieces in _cuts(token):
+                first |= {"".join(pieces), *_starting(pieces, 0)}
+                last |= {"".join(pieces), *_ending(pieces, len(pieces))}
+                for at in range(1, len(pieces)):
+                    pairs.update(_crossed(_ending(pieces, at), _starting(pieces, at)))
+            pairs.update(_crossed(before, first))
+            before = last
+    return pairs
 
 
-def cut_table(source: Path, base: Iterable[str], extra: Iterable[str] = ()) -> Path:
-    """The table `source` cut to the words `base` and `extra` (see `meteor_words`).
+def _cuts(token: str) -> Iterator[list[str]]:
+    """A token in pieces, in every way; METEOR's words are joins of neighbouring ones."""
+    plain = token.translate(_STRAIGHT).replace("---", "--")
+    for form in {token, plain, plain.replace(".", "")} - {""}:
+        for pattern in _PIECES:
+            yield pattern.findall(form.lower())
 
-    Cached by `base` (the references' words): a cached table is used when it covers `extra` (the
-    candidates' words) too; otherwise a larger one takes its place, so that after a few runs on
-    the same references every run finds its table. Written atomically.
+
+def _starting(pieces: Sequence[str], at: int) -> list[str]:
+    ends = range(at + 1, min(len(pieces), at + _MOST_PIECES) + 1)
+    return ["".join(pieces[at:end]) for end in ends]
+
+
+def _ending(pieces: Sequence[str], end: int) -> list[str]:
+    return ["".join(pieces[at:end]) for at in range(max(0, end - _MOST_PIECES), end)]
+
+
+def _crossed(before: Iterable[str], behind: Collection[str]) -> Iterator[str]:
+    return (f"{one} {other}" for one in before for other in behind)
+
+
+def cut_table(source: Path, references: Collection[str], extra: Iterable[str] = ()) -> Path:
+    """The table `source` cut to reference captions and to the words that others may hold.
+
+    `extra` are the candidates' words (see `meteor_words`). Cached by the references: a cached
+    table is used when it covers `extra` too; otherwise a larger one takes its place, so that
+    after a few runs on the same references every run finds its table. Written atomically.
     """
-    base, folder = set(base), cache_dir("meteor")
-    stat = source.stat()
-    key = _digest([f"{stat.st_size} {stat.st_mtime_ns}", *sorted(base)])
+    folder, stat = cache_dir("meteor"), source.stat()
+    key = _digest([f"{stat.st_size} {stat.st_mtime_ns}", *sorted(set(references))])
+    base = meteor_words(references)
     words = base | set(extra)
     for table in sorted(folder.glob(f"{key}-*.gz")):
         known = _words_of(table)
@@ -79,40 +123,72 @@ def cut_table(source: Path, base: Iterable[str], extra: Iterable[str] = ()) -> P
     log.debug("cutting %s to %d words", source, len(words))
     # The words first: a table without them would never be found again.
     _write(table.with_suffix(".words"), ["\n".join(sorted(words)).encode("utf-8", "replace")])
-    _write(table, _kept_pairs(source, {w.encode("utf-8", "replace") for w in words}))
+    phrases = _Phrases(_encoded(base), _encoded(neighbours(references)))
+    _write(table, _kept_pairs(source, _encoded(words), phrases))
     _tidy(folder, table, key)
     return table
 
 
-def _kept_pairs(source: Path, words: set[bytes]) -> Iterator[bytes]:
-    """The lines of the pairs whose words are all in `words`, in blocks."""
-    previous, known = b"", False
-    for lines in _blocks(source):
+def _encoded(words: Iterable[str]) -> set[bytes]:
+    return {word.encode("utf-8", "replace") for word in words}
+
+
+class _Phrases:
+    """The phrases that can stand in the references, and some more."""
+
+    def __init__(self, words: set[bytes], pairs: set[bytes]) -> None:
+        self._short = words | pairs  # phrases of one word, and of two
+
+    def hold(self, phrase: bytes) -> bool:
+        """Whether the phrase may be found in a reference."""
+        if phrase in self._short:
+            return True
+        words = phrase.split()
+        before = words[0] if len(words) > 1 else b"?"
+        for word in words[1:]:
+            if b"%s %s" % (before, word) not in self._short:
+                # METEOR may spell marks anew, so they stand anywhere.
+                if before.strip(_MARKS) and word.strip(_MARKS):
+                    return False
+            before = word
+        return len(words) > 1
+
+
+def _kept_pairs(source: Path, words: set[bytes], phrases: _Phrases) -> Iterator[bytes]:
+    """The lines of the pairs that are all of `words` and one of them of `phrases`, in blocks."""
+    for block in _blocks(source):
         kept = []
-        # The table is sorted by its first phrase, which is looked at once per run of pairs.
-        for index in range(1, len(lines), 3):
-            phrase = lines[index]
-            if phrase != previous:
-                previous, known = phrase, words.issuperset(phrase.split())
-            if known and words.issuperset(lines[index + 1].split()):
-                kept += lines[index - 1 : index + 2]
+        for run in _RUN.finditer(block):
+            if not words.issuperset(run[1].split()):
+                continue
+            held, lines = phrases.hold(run[1]), run[0].split(b"\n")
+            for index in range(2, len(lines), 3):
+                other = lines[index]
+                if (held or phrases.hold(other)) and words.issuperset(other.split()):
+                    kept += lines[index - 2 : index + 1]
         if kept:
             yield b"\n".join(kept) + b"\n"
 
 
-def _blocks(source: Path) -> Iterator[list[bytes]]:
-    """The lines of a gzip file in long lists, each of a multiple of three lines."""
-    inflate, rest, lines = zlib.decompressobj(wbits=31), b"", []
+def _blocks(source: Path) -> Iterator[bytes]:
+    """A gzip file in large blocks of whole pairs."""
+    inflate, rest = zlib.decompressobj(wbits=31), b""
     with open(source, "rb") as file:
         while packed := file.read(_CHUNK):
-            block = (rest + inflate.decompress(packed)).split(b"\n")
-            rest = block.pop()
-            lines += block
-            whole = len(lines) - len(lines) % 3
-            yield lines[:whole]
-            lines = lines[whole:]
-    lines += [line for line in (rest + inflate.flush()).split(b"\n") if line]
-    yield lines[: len(lines) - len(lines) % 3]
+            block = rest + inflate.decompress(packed)
+            end = _end_of_pairs(block)
+            yield block[:end]
+            rest = block[end:]
+    rest += inflate.flush()
+    yield rest if rest.endswith(b"\n") else rest + b"\n"
+
+
+def _end_of_pairs(block: bytes) -> int:
+    """Where the last whole pair of a block ends."""
+    end = len(block)
+    for _ in range(block.count(b"\n") % 3 + 1):
+        end = block.rfind(b"\n", 0, end)
+    return end + 1
 
 
 def _words_of(table: Path) -> set[str]:

@@ -14,17 +14,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
 from evaluate.bleu import ORDERS, bleu_counts, bleu_of_counts
 from evaluate.cider import DocumentFrequency, cider_d, cider_warnings
+from evaluate.closing import Closing
 from evaluate.errors import EvaluateError
 from evaluate.java import stop_all
 from evaluate.java_tokenizer import java_tokenize
-from evaluate.meteor import Meteor, Stats, additive_stats, meteor_score
+from evaluate.meteor import Meteor, additive_stats, meteor_score
+from evaluate.meteor_process import Stats
 from evaluate.nocaps import domain_scores
 from evaluate.pairs import paired
 from evaluate.rouge import rouge_l
@@ -126,7 +127,7 @@ def score(
         return scorer.score(results)
 
 
-class Scorer(Generic[Image]):
+class Scorer(Closing, Generic[Image]):
     """Scores any number of results against the same references; use as a context manager.
 
     The references are tokenised once and METEOR's process is started once. `spice_jars` is where
@@ -152,17 +153,6 @@ class Scorer(Generic[Image]):
             image: [next(texts) for _ in captions] for image, captions in references.items()
         }
         self._meteor: Meteor | None = None
-
-    def __enter__(self) -> Scorer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End METEOR's process."""

@@ -17,7 +17,8 @@ import pytest
 
 from evaluate.errors import EvaluateError, NotAvailable
 from evaluate.java import Java, stop_all, wheel_file
-from evaluate.meteor import NUMBERS, Meteor, additive_stats, meteor_score
+from evaluate.meteor import Meteor, additive_stats, meteor_score
+from evaluate.meteor_process import NUMBERS, Process
 from evaluate.scores import Scorer
 
 # A table of two pairs: enough for these captions, and read in no time.
@@ -114,12 +115,33 @@ def test_new_words_are_covered_by_a_new_table(table: Path) -> None:
         assert meteor.stats({1: ["a man"]}, {1: "a person"})[0][16:20] == (1, 1, 1, 1)
 
 
-def test_expected_words_need_no_second_start(table: Path) -> None:
-    with Meteor(["a person is riding on a man"], paraphrases=table, heap_mb=256) as meteor:
-        meteor.score({1: ["two dogs"]}, {1: "two cats"})
-        first = meteor._process
-        assert meteor.stats({1: ["a man"]}, {1: "a person"})[0][16:20] == (1, 1, 1, 1)
-        assert meteor._process is first
+def many(images: int) -> tuple[dict[int, list[str]], dict[int, str]]:
+    """Random captions, every third image with marks that METEOR's own tokenizer cuts."""
+    rng = random.Random(0)
+    words = "a man person rides horse dog on the red big play is riding".split()
+
+    def text(image: int) -> str:
+        return " ".join(
+            rng.choices([*words, "o'clock", "mid-air"][: 13 + 2 * (image % 3 == 0)], k=9)
+        )
+
+    return {i: [text(i), text(i)] for i in range(images)}, {i: text(i) for i in range(images)}
+
+
+def test_two_processes_give_the_numbers_of_one(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references, candidates = many(300)
+    with Meteor(paraphrases=table, heap_mb=256) as one:
+        expected = one.stats(references, candidates)
+        assert one._lanes[1].process is None
+    monkeypatch.setattr("evaluate.meteor._IMAGES_FOR_TWO", 100)
+    with Meteor(paraphrases=table, heap_mb=256) as two:
+        assert two.stats(references, candidates) == expected
+        processes = [lane.process for lane in two._lanes]
+        assert all(processes)
+        assert two.stats(references, candidates) == expected
+        assert [lane.process for lane in two._lanes] == processes  # they go on
 
 
 def test_german_locale(table: Path, monkeypatch: pytest.MonkeyPatch, meteor: Meteor) -> None:
@@ -152,22 +174,24 @@ def test_no_room_for_a_cut_table(
     with Meteor(paraphrases=table) as whole:
         assert whole.score(REFERENCES, CANDIDATES) == meteor.score(REFERENCES, CANDIDATES)
         assert "whole paraphrase table" in caplog.text and "No space left" in caplog.text
-        assert "-Xmx2048m" in whole._command(table)
+        assert "-Xmx2048m" in whole._command()
+
+
+def running(meteor: Meteor) -> Process:
+    process = meteor._lanes[0].process
+    assert process is not None
+    return process
 
 
 def test_killed_between_and_during_calls(table: Path) -> None:
-    rng = random.Random(0)
-    words = "a man person rides horse dog on the red big play".split()
-    references = {i: [" ".join(rng.choices(words, k=9))] for i in range(300)}
-    candidates = {i: " ".join(rng.choices(words, k=9)) for i in range(300)}
+    references, candidates = many(300)
     with Meteor(paraphrases=table, heap_mb=256) as meteor:
         expected = meteor.score(references, candidates)
-        first = meteor._process
-        assert first is not None
+        first = running(meteor)
         first._popen.kill()
         assert meteor.score(references, candidates) == expected
-        second = meteor._process
-        assert second is not None and second is not first
+        second = running(meteor)
+        assert second is not first
         asked = second.ask
 
         def die_midway(lines: list[str], limit: float) -> list[tuple[float, ...]]:
@@ -176,13 +200,13 @@ def test_killed_between_and_during_calls(table: Path) -> None:
 
         second.ask = die_midway  # type: ignore[method-assign,assignment]
         assert meteor.score(references, candidates) == expected
+        assert running(meteor) is not second
 
 
 def test_process_ends_with_the_context(table: Path) -> None:
     with Meteor(paraphrases=table, heap_mb=256) as meteor:
         meteor.score(REFERENCES, CANDIDATES)
-        assert meteor._process is not None
-        popen = meteor._process._popen
+        popen = running(meteor)._popen
         assert popen.poll() is None
     assert popen.returncode is not None
 
@@ -238,7 +262,7 @@ def test_interrupted_scoring_does_not_wait_for_java(
     rest = f"touch {tmp_path}/on; sleep 60"
     java = fake_java(tmp_path, f'case "$*" in -version) {answer};; *) {rest};; esac')
     monkeypatch.setenv("PIPELINE_JAVA", str(java.path))
-    monkeypatch.setattr("evaluate.meteor.cut_table", lambda source, base, extra: source)
+    monkeypatch.setattr("evaluate.meteor.cut_table", lambda source, references, extra: source)
 
     def interrupted(self: Scorer, candidates: object) -> None:
         while not (tmp_path / "on").exists():

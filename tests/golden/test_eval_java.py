@@ -22,11 +22,12 @@ import pytest
 from evaluate.corenlp import CODE, CUT_MODELS, find_corenlp
 from evaluate.errors import NotAvailable
 from evaluate.java import find_java, wheel_file
-from evaluate.meteor import Meteor
+from evaluate.meteor import Meteor, additive_stats, meteor_score
+from evaluate.meteor_process import Stats
 from evaluate.spice import KINDS, Spice, SpiceScores, _java_flags
 from evaluate.tokenizer import ptb_tokenize
+from tests.golden.eval_files import golden_files
 
-SETS = ("metrics_5", "metrics_200", "metrics_1000")
 SPICE_VALUES = Path(__file__).parents[1] / "evaluate" / "data" / "spice_golden.json"
 _LONG = 400  # characters; a longer caption takes minutes and gigabytes to parse
 _HEAP_MB = 1500
@@ -52,25 +53,33 @@ def captions(images: list[dict[str, Any]]) -> Captions:
 
 
 @pytest.fixture(scope="module")
-def meteor(golden_dir: Path) -> Iterator[Meteor]:
-    """One process for all sets, told of their words."""
-    texts = []
-    for name in SETS:
-        for image in golden(golden_dir, f"{name}.json.gz")["images"]:
-            texts += [*image["refs_tok"], image["cand_tok"]]
-    with Meteor(texts) as running:
-        yield running
+def meteor_stats(golden_dir: Path) -> dict[str, list[Stats]]:
+    """METEOR's numbers of all sets, scored together by two processes."""
+    images = {
+        (path.name, k): image
+        for path in golden_files(golden_dir, "metrics_*.json.gz")
+        for k, image in enumerate(golden(golden_dir, path.name)["images"])
+    }
+    with Meteor() as running:
+        stats = running.stats(
+            {place: image["refs_tok"] for place, image in images.items()},
+            {place: image["cand_tok"] for place, image in images.items()},
+        )
+        assert all(lane.process for lane in running._lanes)
+    found: dict[str, list[Stats]] = {}
+    for (name, _), numbers in zip(images, stats, strict=True):
+        found.setdefault(name, []).append(numbers)
+    return found
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_meteor(golden_dir: Path, meteor: Meteor, name: str) -> None:
-    expected = golden(golden_dir, f"{name}.json.gz")
-    references, candidates = captions(expected["images"])
-    stats = meteor.stats(references, candidates)
-    assert [" ".join(map(str, s)) for s in stats] == expected["meteor_stats"]
-    corpus, per_image = meteor.score(references, candidates)
-    assert per_image == pytest.approx(expected["per_image"]["METEOR"], rel=0, abs=1e-12)
-    assert corpus == pytest.approx(expected["corpus"]["METEOR"], rel=0, abs=1e-12)
+def test_meteor(golden_dir: Path, meteor_stats: dict[str, list[Stats]]) -> None:
+    for name, stats in meteor_stats.items():
+        expected = golden(golden_dir, name)
+        assert [" ".join(map(str, s)) for s in stats] == expected["meteor_stats"], name
+        per_image = [meteor_score(s) for s in stats]
+        assert per_image == pytest.approx(expected["per_image"]["METEOR"], rel=0, abs=1e-12)
+        sums = [sum(column) for column in zip(*additive_stats(stats), strict=True)]
+        assert meteor_score(sums) == pytest.approx(expected["corpus"]["METEOR"], rel=0, abs=1e-12)
 
 
 @pytest.mark.slow
@@ -78,7 +87,7 @@ def test_the_cut_table_gives_the_numbers_of_the_whole(
     golden_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = golden(golden_dir, "metrics_200.json.gz")
-    monkeypatch.setattr("evaluate.meteor.cut_table", lambda source, base, extra: source)
+    monkeypatch.setattr("evaluate.meteor.cut_table", lambda source, references, extra: source)
     with Meteor(time_limit=300) as whole:
         stats = whole.stats(*captions(expected["images"]))
     assert [" ".join(map(str, s)) for s in stats] == expected["meteor_stats"]
