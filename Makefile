@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow clean
+.PHONY: demo test check slow spice clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -22,10 +22,17 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-test: check
+# SPICE's parser, fetched once into the data folder (XDG_DATA_HOME) where Maven is installed. Without
+# it the tests that run SPICE are skipped and say so.
+spice: $(VENV)/installed
+	@if command -v mvn >/dev/null; then $(BIN)/pipeline setup spice || \
+	    echo "SPICE could not be set up: the tests that run it are skipped" >&2; \
+	else echo "Maven is not installed: the tests that run SPICE are skipped" >&2; fi
+
+test: check spice
 	$(BIN)/python -m pytest
 
-slow: $(VENV)/installed
+slow: $(VENV)/installed spice
 	$(BIN)/python -m pytest -m slow
 
 clean:
