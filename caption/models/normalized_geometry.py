@@ -28,7 +28,7 @@ from caption.transformer import ImageRows, Slots, TransformerConfig
 
 EPSILON = 1e-5  # added to the variance
 CLOSEST = 1e-3  # smallest distance over size whose logarithm is taken; i = j would give log 0
-CHUNK_BYTES = 32 * 2**20  # of the pairs' geometry that is held at one time
+CHUNK_BYTES = 8 * 2**20  # of the pairs' geometry that is held at one time
 SINUSOID_SCALE = 100.0  # a place in 0..1 becomes a position in 0..100
 
 NORMALIZED = ("none", "query", "key", "both")
@@ -92,7 +92,7 @@ class InstanceNorm(nn.Module):
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
         """(B, N, C), real rows (B, N) -> (B, N, C), zero where padded."""
-        rows = real[..., None].to(x.dtype)  # (B, N, 1)
+        x, rows = x.float(), real[..., None].float()  # (B, N, C), (B, N, 1)
         count = rows.sum(dim=1, keepdim=True)  # (B, 1, 1)
         centred = (x - (x * rows).sum(dim=1, keepdim=True) / count) * rows  # (B, N, C)
         variance = centred.square().sum(dim=1, keepdim=True) / count  # (B, 1, C)
@@ -125,7 +125,7 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
         """(B, N, C), real rows (B, N) -> (B, N, C), zero where padded."""
         normed = torch.zeros_like(x)  # (B, N, C)
-        normed[real] = self.norm(x[real])  # (real rows of the batch, C)
+        normed[real] = self.norm(x[real]).to(x.dtype)  # (real rows of the batch, C)
         return normed
 
 
@@ -207,8 +207,9 @@ class PairBias(nn.Module):
             vectors = self.vectors(x).view(images * count, self.heads, self.width)  # (B N, H, g)
         if self.kind == "key":
             pairs = pairs.transpose(1, 2)  # (B, N, N, 4): j before i
+        vectors = vectors / math.sqrt(self.width)
         dotted = self._chunked(vectors, pairs.reshape(-1, count, 4))  # (B N, H, N)
-        bias = dotted.view(images, count, self.heads, count) / math.sqrt(self.width)
+        bias = dotted.view(images, count, self.heads, count)
         if self.kind == "key":
             return bias.permute(0, 2, 3, 1)  # (B, H, N, N): i before j
         return bias.transpose(1, 2)  # (B, H, N, N)

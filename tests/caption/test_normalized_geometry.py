@@ -262,6 +262,18 @@ def test_the_sides_cannot_be_told_apart() -> None:
     assert (model(model.encode(features), tokens) - first).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("norm", ng.NORMS)
+def test_bfloat16_is_near(norm: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS["normalized_geometry"].build(config(norm=norm), {"regions": WIDTH}, 11).eval()
+    features, tokens = random_features(2), torch.tensor([[2, 5, 6], [2, 7, 8]])
+    wanted = model(model.encode(features), tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(model.encode(features), tokens)
+        found.float().sum().backward()
+    torch.testing.assert_close(found.float(), wanted, atol=0.1, rtol=0.1)
+
+
 def test_geometry_without_boxes_is_refused() -> None:
     model = MODELS["normalized_geometry"].build(config(), {"regions": WIDTH}, 11)
     assert isinstance(model, Transformer)

@@ -157,6 +157,18 @@ def test_streams_may_have_any_name() -> None:
     assert model.encode(renamed).levels[-1].shape == (2, 5, 16)
 
 
+def test_bfloat16_is_near() -> None:
+    torch.manual_seed(0)
+    widths = {"pyramid_high": WIDTH, "pyramid_low": WIDTH}
+    model = MODELS["position_aware"].build(config(grid=(2, 5)), widths, 11).eval()
+    features, tokens = random_features(2), torch.tensor([[2, 5, 6], [2, 7, 8]])
+    wanted = model(model.encode(features), tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(model.encode(features), tokens)
+        found.float().sum().backward()
+    torch.testing.assert_close(found.float(), wanted, atol=0.1, rtol=0.1)
+
+
 def test_rows_without_a_grid_and_grids_beyond_the_tables_are_refused() -> None:
     widths = {"regions": WIDTH, "pyramid_high": WIDTH, "pyramid_low": WIDTH}
     features = random_features(2)
