@@ -97,10 +97,12 @@ def beam_search(
     """The `keep` (default `beams`) captions of highest summed log-probability per image.
 
     No length normalisation, as the captioning papers decode. A finished caption stays in the
-    beam with its score; the search ends when all beams are finished or after `length` tokens.
+    beam with its score; the search ends after `length` tokens, or when the `keep` best captions
+    are finished: no other can come to pass them, since scores only fall.
     """
     if beams < 1 or length < 1:
         raise CaptionError(f"beam size {beams} and length {length}, wanted 1 or more of each")
+    keep = beams if keep is None else min(keep, beams)
     log_probs, state = step(torch.full((images,), BOS, device=device), state)  # (B, V)
     size = log_probs.shape[-1]
     scores = log_probs.new_full((images, beams), -torch.inf)  # (B, K)
@@ -113,7 +115,7 @@ def beam_search(
     base = torch.arange(images, device=device)[:, None]  # (B, 1)
     state = state.reorder(base.repeat(1, beams).view(-1))  # R = B K rows
     for _ in range(length - 1):
-        if bool((finished | scores.isneginf()).all()):
+        if bool((finished | scores.isneginf())[:, :keep].all()):
             break
         log_probs, state = step(word.view(-1), state)  # (R, V)
         log_probs = log_probs.view(images, beams, size)  # (B, K, V)
@@ -129,7 +131,6 @@ def beam_search(
         tokens = torch.cat([_rows(tokens, parent), word[:, :, None]], dim=-1)  # (B, K, t)
         chosen = torch.cat([_rows(chosen, parent), value[:, :, None]], dim=-1)  # (B, K, t)
         finished = finished.gather(1, parent) | (word == EOS)  # (B, K)
-    keep = beams if keep is None else min(keep, beams)
     return Decoded(tokens[:, :keep], chosen[:, :keep], scores[:, :keep])
 
 

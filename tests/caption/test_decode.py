@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -115,3 +116,21 @@ def test_an_impossible_beam_is_refused() -> None:
     table = Table(images=1, words=5, seed=0)
     with pytest.raises(CaptionError, match="beam size 0"):
         beam_search(table.step, table.start(), 1, 0, 5, CPU)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_alone_is_the_best_of_all_and_no_later(seed: int) -> None:
+    table = Table(images=3, words=6, seed=seed)
+    calls = {"all": 0, "one": 0}
+
+    def counted(name: str, tokens: Tensor, state: Prefixes) -> tuple[Tensor, Prefixes]:
+        calls[name] += 1
+        return table.step(tokens, state)
+
+    every = beam_search(partial(counted, "all"), table.start(), 3, 4, 8, CPU)
+    best = beam_search(partial(counted, "one"), table.start(), 3, 4, 8, CPU, keep=1)
+    length = best.tokens.shape[2]
+    assert torch.equal(best.tokens[:, 0], every.tokens[:, 0, :length])
+    assert bool((every.tokens[:, 0, length:] == PAD).all())
+    torch.testing.assert_close(best.scores[:, 0], every.scores[:, 0])
+    assert calls["one"] <= calls["all"]
