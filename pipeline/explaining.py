@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from caption.batches import FeatureSource
@@ -25,7 +26,7 @@ from extract.run import extract_in_memory
 from extract.sources import find_sources
 from pipeline.decoding import decode_ids
 from pipeline.errors import PipelineError
-from pipeline.explain_sheet import Bars, Map, Notes, Row, draw, png
+from pipeline.explain_sheet import Bars, Map, Notes, Row, draw
 from pipeline.own_photos import InMemory, extractor_of
 from pipeline.results import canonical_id
 from pipeline.run_folder import RunFolder, choose_device, open_run
@@ -237,8 +238,8 @@ def _cut(weights: Tensor, count: int) -> np.ndarray:
     return np.pad(shown, ((0, 0), (0, missing))) if missing else shown
 
 
-def sheet_of(explained: Explained, every: bool = False) -> bytes:
-    """The explanation drawn over the photograph, as a PNG file.
+def sheet_of(explained: Explained, every: bool = False) -> Image.Image:
+    """The explanation drawn over the photograph.
 
     Raises ExtractError when the photograph is not there any more, PipelineError when it has
     another size than its features' record.
@@ -250,7 +251,7 @@ def sheet_of(explained: Explained, every: bool = False) -> bytes:
             f" {explained.image_id} were made from {explained.size[0]} x {explained.size[1]}"
         )
     rows = rows_of(explained, every)
-    return png(draw(photo, explained.boxes, explained.words, rows))
+    return draw(photo, explained.boxes, explained.words, rows)
 
 
 def numbers(explained: Explained) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from pipeline.explain_sheet import png
 from pipeline.explaining import Explained, explain_image, numbers, sheet_of
 from pipeline.files import write_bytes
 
@@ -62,7 +63,7 @@ def command(
         device=device,
     )
     path = out or run / "explained" / f"{found.image_id.replace('/', '_')}.png"
-    write_bytes(path, sheet_of(found, every=maps == "all"))
+    write_bytes(path, png(sheet_of(found, every=maps == "all")))
     if as_json:
         click.echo(json.dumps({**numbers(found), "picture": str(path)}, ensure_ascii=False))
     else:

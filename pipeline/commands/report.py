@@ -16,9 +16,16 @@ from pipeline.report import write_report
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of the photographs, where they have moved since extraction.",
 )
-def command(run: Path, images: Path | None) -> None:
+@click.option(
+    "--explained",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Captions to explain word by word over their photographs.",
+)
+def command(run: Path, images: Path | None, explained: int) -> None:
     """Write RUN/report.html: curves, scores, pictures with captions, words.
 
     The page holds everything it shows and asks nothing of the network.
     """
-    click.echo(write_report(run, images))
+    click.echo(write_report(run, images, explained))

@@ -19,6 +19,7 @@ from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.report.curves import charts, read_metrics
+from pipeline.report.explained import explained
 from pipeline.report.pictures import frame, gather
 from pipeline.report.words import length_bars, tokenized, word_facts
 from pipeline.results import canonical_id, read_results
@@ -43,8 +44,10 @@ class Row:
     cells: list[tuple[str, str, str]]  # metric, value, half of its 95 % interval or ""
 
 
-def write_report(run: Path, images: Path | None = None) -> Path:
+def write_report(run: Path, images: Path | None = None, explain: int = 0) -> Path:
     """Write RUN/report.html. `images` is a folder to find the photographs in, by file name.
+
+    `explain` is how many captions are explained word by word.
 
     Raises PipelineError when nothing of the run was evaluated yet.
     """
@@ -76,6 +79,7 @@ def write_report(run: Path, images: Path | None = None) -> Path:
         signature=scores[split].signature,
         split=split,
         groups=groups,
+        explained=explained(folder, groups, images, explain),
         frame=f"{frame(groups):.3f}",
         words=word_facts(own, theirs, len(folder.vocabulary())),
         lengths=length_bars(own, theirs),

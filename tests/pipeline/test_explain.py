@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,20 @@ def test_a_given_caption_and_every_map(small_demo: SmallDemo, caplog: Any) -> No
     assert lines[-1] == str(path)
     with Image.open(path) as picture:
         assert picture.height > 8 * 100  # 2 layers of 4 heads
+
+
+def test_a_report_explains_a_few_captions(small_demo: SmallDemo, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_demo.run, run)
+    outcome = CliRunner().invoke(cli, ["report", str(run), "--explained", "1"])
+    assert outcome.exit_code == 0, outcome.output
+    page = (run / "report.html").read_text(encoding="utf-8")
+    before = (small_demo.run / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/jpeg") == before.count("data:image/jpeg") + 1
+    assert "Why these words" in page and "Why these words" not in before
+    captions = [e["caption"] for e in json.loads((run / "results" / "test.json").read_text())]
+    shown = re.search(r'class="sheet".*?<strong>(.*?)</strong>', page, flags=re.DOTALL)
+    assert shown is not None and shown[1] in captions
 
 
 def test_an_image_that_is_nowhere(small_demo: SmallDemo) -> None:
