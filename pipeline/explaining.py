@@ -17,8 +17,9 @@ from caption.captioner import Captioner
 from caption.config import DecodingConfig
 from caption.explain import Attributions, Looks, integrated_gradients, look
 from caption.features import Features, collate
+from caption.spacy_tokenizer import spacy_tokenize
 from caption.transformer import Transformer
-from caption.vocabulary import EOS, UNK, Vocabulary
+from caption.vocabulary import EOS, UNK, Caption, Vocabulary, words_of
 from evaluate.tokenizer import ptb_tokenize
 from extract.cache import ImageFeatures
 from extract.images import ImageLimits, ImageRules, read_image
@@ -123,11 +124,12 @@ def explain_image(
         boxes=boxes,
         device=str(where),
     )
+    words: Caption
     if caption is None:
-        text = decoded(model, vocabulary, record, folder.recipe.decoding, where)
+        words = decoded(model, vocabulary, record, folder.recipe.decoding, where)
     else:
-        text = given(caption, vocabulary, folder.recipe.data.tokenizer)
-    return explain_record(model, vocabulary, record, file, text, where, steps)
+        words = given(caption, vocabulary, folder.recipe.data.tokenizer)
+    return explain_record(model, vocabulary, record, file, words, where, steps)
 
 
 def explain_record(
@@ -135,14 +137,14 @@ def explain_record(
     vocabulary: Vocabulary,
     record: ImageFeatures,
     file: Path,
-    text: str,
+    caption: Caption,
     device: torch.device,
     steps: int = 50,
 ) -> Explained:
-    """Explain the words of a caption (tokens joined by spaces) of an image with these features."""
-    ids = [token for token in vocabulary.encode(text) if token != EOS]  # BOS and the words
+    """Explain the words of a caption of an image with these features."""
+    ids = [token for token in vocabulary.encode(caption) if token != EOS]  # BOS and the words
     if len(ids) < 2:
-        raise PipelineError(f"{record.image_id}: the caption {text!r} has no words to explain")
+        raise PipelineError(f"{record.image_id}: the caption {caption!r} has no words to explain")
     features = collate([record], model.needs).to(device)
     tokens = torch.tensor(ids, device=device)  # (T + 1,)
     attributions = integrated_gradients(model, features, tokens, steps, most=8 * steps)
@@ -174,13 +176,17 @@ def decoded(
     return found.captions[record.image_id][0]
 
 
-def given(caption: str, vocabulary: Vocabulary, tokenizer: str) -> str:
+def given(caption: str, vocabulary: Vocabulary, tokenizer: str) -> Caption:
     """A caption as the run's words; those that the run does not know are named in a warning."""
-    text = ptb_tokenize([caption])[0] if tokenizer == "ptb" else " ".join(caption.split())
-    unknown = [word for word in text.split() if vocabulary.ids.get(word, UNK) == UNK]
+    words: Caption
+    if tokenizer == "m2":
+        words = next(spacy_tokenize([caption]))
+    else:
+        words = ptb_tokenize([caption])[0] if tokenizer == "ptb" else " ".join(caption.split())
+    unknown = [word for word in words_of(words) if vocabulary.ids.get(word, UNK) == UNK]
     if unknown:
         log.warning("not among the run's words, read as <unk>: %s", ", ".join(unknown))
-    return text
+    return words
 
 
 def _warn_incomplete(words: tuple[str, ...], attributions: Attributions) -> None:

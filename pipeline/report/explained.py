@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from extract.cache import FeatureCache
 from pipeline.explaining import explain_record, sheet_of
 from pipeline.report.pictures import Picture
 from pipeline.results import canonical_id
@@ -43,7 +42,7 @@ def explained(
         return []
     device = choose_device("auto")
     model, vocabulary = folder.load(device)
-    cache = FeatureCache(folder.features)
+    cache = folder.cache()
     ids = {canonical_id(known): known for known in cache.ids}
     sheets = []
     for picture in chosen:
