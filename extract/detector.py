@@ -19,7 +19,8 @@ from extract.roi import RegionHeads, RegionOutputs
 from extract.rpn import Frame, ProposalNetwork, Proposals
 
 T = TypeVar("T")
-ROI_CHUNK = 64  # regions at once: pooled ones of 14 x 14 x 1024 take 51 MB
+# regions at once, by the kind of head: 51 MB when pooled to 14 x 14 x 1024, 26 MB to 7 x 7 x 256
+ROI_CHUNKS = {"res5": 64, "fc": 512}
 
 
 class Detector(nn.Module):
@@ -73,13 +74,11 @@ class Detector(nn.Module):
         predicted = network.predict(maps)
         return [network.select(predicted, place, frame) for place, frame in enumerate(frames)]
 
-    def regions(
-        self, maps: dict[str, Tensor], place: int, boxes: Tensor, chunk: int = ROI_CHUNK
-    ) -> RegionOutputs:
+    def regions(self, maps: dict[str, Tensor], place: int, boxes: Tensor) -> RegionOutputs:
         """What the boxes (R, 4), in pixels of the input, of the image at `place` are."""
         heads = self._network(self.roi_heads)
         used = {name: maps[name][place : place + 1] for name in self.config.roi.maps}
-        return heads(used, boxes, chunk)
+        return heads(used, boxes, ROI_CHUNKS[self.config.roi.head])
 
     def fold(self) -> Detector:
         """Merge norms into convolutions, for speed; the numbers stay within 1e-6 of a map's."""

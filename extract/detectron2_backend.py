@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from extract.detector import ROI_CHUNK, Detector
+from extract.detector import Detector
 from extract.detector_config import DetectorConfig
 from extract.errors import ExtractError
 from extract.roi import AttributePredictor, RegionOutputs
@@ -106,9 +106,7 @@ class Detectron2Detector(Detector):
         found, _ = self.generator(images, used, None)
         return [Proposals(one.proposal_boxes.tensor, one.objectness_logits) for one in found]
 
-    def regions(
-        self, maps: dict[str, Tensor], place: int, boxes: Tensor, chunk: int = ROI_CHUNK
-    ) -> RegionOutputs:
+    def regions(self, maps: dict[str, Tensor], place: int, boxes: Tensor) -> RegionOutputs:
         from detectron2.structures import Boxes
 
         used = [maps[name][place : place + 1] for name in self.config.roi.maps]

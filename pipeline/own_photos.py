@@ -92,13 +92,14 @@ def extractor_of(
             f"{folder.path}: its features were not made by a preset of pipeline extract; give"
             " --features CACHE"
         )
-    if "regions" in streams and boxes is None:
+    preset = presets.from_settings(settings)
+    if "regions" in streams and boxes is None and isinstance(preset, presets.Preset):
         raise PipelineError(
             f"{folder.path} was trained on regions in given boxes (preset {name}): give"
             " --boxes BOXES.json for these images"
         )
     given = read_boxes(boxes) if boxes is not None else None
-    extractor = make_extractor(name, presets.from_settings(settings), device, given)
+    extractor = make_extractor(name, preset, device, given)
     lines = differences(folder.fingerprint, _plain(fingerprint_of(extractor.meta)))
     if lines:
         shown = "\n  ".join(lines)
