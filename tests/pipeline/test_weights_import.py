@@ -22,6 +22,8 @@ from caption.importers import meshed_memory as release
 from caption.models.meshed_memory import SLOTS, MeshedMemoryConfig
 from caption.transformer import Transformer
 from caption.vocabulary import SPECIALS
+from pipeline.commands.caption import command as caption_command
+from pipeline.commands.eval import command as eval_command
 from pipeline.commands.weights import command
 from pipeline.decoding import decode_split
 from pipeline.errors import PipelineError
@@ -205,3 +207,19 @@ def test_what_does_not_fit_is_named(files: tuple[Path, Path], tmp_path: Path) ->
     (run / "mine").touch()
     with pytest.raises(PipelineError, match="not empty"):
         import_m2(file, vocab, run)
+
+
+def test_the_commands_take_ensembles(files: tuple[Path, Path], tmp_path: Path) -> None:
+    cache, captions = write_toy(tmp_path)
+    runs = [import_m2(*files, tmp_path / n, features=cache, captions=captions) for n in "ab"]
+    two = [text for run in runs for text in ("--run", str(run.path))]
+    options = ["--ensemble", "log_probabilities", "--metrics", "cider", "--resamples", "0"]
+    scored = CliRunner().invoke(eval_command, [*two, *options, "--json"], catch_exceptions=False)
+    assert scored.exit_code == 0 and "a+b" in scored.stdout
+    assert (tmp_path / "a" / "scores" / "test+b.json").is_file()
+    photo = tmp_path / "toy4.jpg"
+    photo.touch()
+    told = CliRunner().invoke(
+        caption_command, [str(photo), *two, "--features", str(cache)], catch_exceptions=False
+    )
+    assert told.exit_code == 0 and "toy4.jpg\t" in told.output
