@@ -185,10 +185,11 @@ class FeatureInput(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
 
-    def forward(self, rows: Tensor, boxes: Tensor, sizes: Tensor) -> Tensor:
-        """(B, N, in_width), boxes (B, N, 4) and sizes (B, 2) in pixels -> (B, N, D)."""
+    def forward(self, rows: Tensor, located: tuple[Tensor, Tensor] | None) -> Tensor:
+        """(B, N, in_width) -> (B, N, D); `located`: boxes (B, N, 4) and sizes (B, 2) in pixels."""
         x = self.project(rows)  # (B, N, D)
-        if self.place is not None:
+        if self.place is not None and located is not None:
+            boxes, sizes = located
             scaled = boxes / sizes.repeat(1, 2)[:, None]  # (B, N, 4) in 0..1
             extent = scaled[..., 2:] - scaled[..., :2]  # (B, N, 2)
             area = extent.prod(dim=-1, keepdim=True)  # (B, N, 1)

@@ -22,9 +22,25 @@ class Features:
 
     rows: dict[str, Tensor]  # stream -> (B, N, D) float32, zero where padded
     mask: dict[str, Tensor]  # stream -> (B, N) bool, True on real rows
-    boxes: dict[str, Tensor]  # stream -> (B, N, 4) x1 y1 x2 y2 in pixels
+    boxes: dict[
+        str, Tensor
+    ]  # stream -> (B, N, 4) x1 y1 x2 y2 in pixels, where all images have them
     sizes: Tensor  # (B, 2) width and height of the upright original in pixels
     grid_shape: dict[str, tuple[tuple[int, int], ...]]  # stream -> (height, width) per image
+
+    def located(self, stream: str) -> tuple[Tensor, Tensor]:
+        """Boxes (B, N, 4) and image sizes (B, 2), for models that use places.
+
+        Raises CaptionError where a box or the size of an image is not known.
+        """
+        if stream not in self.boxes or not bool((self.sizes > 0).all()):
+            lacking = "boxes" if stream not in self.boxes else "known width and height"
+            raise CaptionError(
+                f"the model uses the places of the stream {stream!r}, and some images have no"
+                f" {lacking}; extract them again with boxes, import them with --sizes, or choose a"
+                " model without places (pipeline train --recipe RECIPE --show lists the settings)"
+            )
+        return self.boxes[stream], self.sizes
 
     def to(self, device: torch.device) -> Features:
         """The same batch on another device."""
@@ -59,7 +75,8 @@ def collate(images: Sequence[ImageFeatures], streams: Sequence[str]) -> Features
             if stream in image.boxes:
                 corners[place, :count] = image.boxes[stream]
         rows[stream] = padded
-        boxes[stream] = torch.from_numpy(corners)
+        if all(stream in image.boxes for image in images):
+            boxes[stream] = torch.from_numpy(corners)
         masks[stream] = torch.arange(longest) < torch.tensor(counts)[:, None]  # (B, N)
         if all(stream in image.grid_shape for image in images):
             shapes[stream] = tuple(

@@ -71,8 +71,6 @@ class ImageRows:
     """What encoder attention sees beside the rows themselves."""
 
     mask: Tensor  # (B, N) True on real rows
-    boxes: Tensor  # (B, N, 4) pixels
-    sizes: Tensor  # (B, 2) pixels
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,9 @@ class RowsInput(FeatureInput):
 
     def forward(self, features: Features) -> tuple[Tensor, ImageRows]:  # type: ignore[override]
         """Rows (B, N, D) and what attention sees beside them."""
-        image = ImageRows(features.mask[self.stream], features.boxes[self.stream], features.sizes)
-        return super().forward(features.rows[self.stream], image.boxes, image.sizes), image
+        located = None if self.place is None else features.located(self.stream)
+        x = super().forward(features.rows[self.stream], located)  # (B, N, D)
+        return x, ImageRows(features.mask[self.stream])
 
 
 def attention_of(config: TransformerConfig) -> Attention:

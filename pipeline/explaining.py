@@ -206,8 +206,7 @@ def _boxes(record: ImageFeatures, features: Features, stream: str) -> np.ndarray
             f"{record.image_id}: its {stream} have no boxes, so nothing can be drawn over the"
             " photograph; extract again with a preset of this version"
         )
-    boxes: np.ndarray = features.boxes[stream][0].cpu().numpy()
-    return boxes
+    return record.boxes[stream]
 
 
 def rows_of(explained: Explained, every: bool = False) -> list[Row]:

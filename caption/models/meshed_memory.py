@@ -200,12 +200,15 @@ class FixedRows(RowsInput):
         mask = features.mask[stream]  # (B, N)
         more = rows - mask.shape[1]  # below 0 where rows are cut
         values = features.rows[stream].masked_fill(~mask[..., None], 0.0)  # (B, N, in_width)
-        boxes = features.boxes[stream].masked_fill(~mask[..., None], 0.0)  # (B, N, 4)
         return replace(
             features,
             rows={stream: F.pad(values, (0, 0, 0, more))},  # (B, rows, in_width)
             mask={stream: F.pad(mask, (0, more), value=False)},  # (B, rows)
-            boxes={stream: F.pad(boxes, (0, 0, 0, more))},  # (B, rows, 4)
+            boxes={  # (B, rows, 4)
+                name: F.pad(boxes, (0, 0, 0, more))
+                for name, boxes in features.boxes.items()
+                if name == stream
+            },
         )
 
 

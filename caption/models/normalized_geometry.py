@@ -287,25 +287,17 @@ class GeometryInput(FeatureInput):
 
         Raises CaptionError when places are wanted of a stream that has no boxes.
         """
-        mask, boxes = features.mask[self.stream], features.boxes[self.stream]
-        if self.pairs or self.absolute != "none":
-            self._check(boxes)
-        x = super().forward(features.rows[self.stream], boxes, features.sizes)  # (B, N, D)
-        if self.absolute != "none":
-            places = relative_places(boxes, features.sizes)  # (B, N, 4)
+        wanted = self.pairs or self.absolute != "none" or self.place is not None
+        located = features.located(self.stream) if wanted else None
+        x = super().forward(features.rows[self.stream], located)  # (B, N, D)
+        if located is not None and self.absolute != "none":
+            places = relative_places(*located)  # (B, N, 4)
             if self.embed is not None:
                 x = x + self.embed(places)  # (B, N, D)
             else:
                 x = x + place_sinusoids(places, x.shape[-1])  # (B, N, D)
-        pairs = pair_geometry(boxes) if self.pairs else None
-        return x, GeometryRows(mask, boxes, features.sizes, pairs)
-
-    def _check(self, boxes: Tensor) -> None:
-        if not bool((boxes != 0).flatten(1).any(dim=1).all()):
-            raise CaptionError(
-                f"stream {self.stream!r} has images without boxes, and geometry needs them; extract"
-                " with boxes, or type -o model.geometry=[] -o model.absolute=none"
-            )
+        pairs = pair_geometry(located[0]) if located is not None and self.pairs else None
+        return x, GeometryRows(features.mask[self.stream], pairs)
 
 
 SLOTS = Slots(input=GeometryInput, self_attention=NormalizedGeometrySelfAttention)

@@ -203,14 +203,14 @@ class PyramidInput(nn.Module):
         """Rows (B, N, D) and what attention sees beside them."""
         stream, low = self.config.stream, self.config.low_stream
         x = self.high(features.rows[stream])  # (B, N, D)
-        mask, boxes = features.mask[stream], features.boxes[stream]
+        mask = features.mask[stream]  # (B, N)
         if self.fusion is not None and self.low is not None:
             x = self.fusion(x, self.low(features.rows[low]), features.mask[low])  # (B, N, D)
         if self.config.edges == "none":
-            return x, ImageRows(mask, boxes, features.sizes)
+            return x, ImageRows(mask)
         shapes = self._shapes(features)
         down, across = displacements(shapes, x.shape[1], self.config.grid)  # (1 or B, N, N) each
-        image = GridRows(mask, boxes, features.sizes, down.to(x.device), across.to(x.device))
+        image = GridRows(mask, down.to(x.device), across.to(x.device))
         if self.front is not None:
             x = x + self.front(x, image)  # (B, N, D)
         return x, image

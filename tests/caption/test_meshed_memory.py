@@ -30,7 +30,7 @@ def config(**changes: Any) -> MeshedMemoryConfig:
 
 
 def image(mask: Tensor) -> ImageRows:
-    return ImageRows(mask, torch.zeros(*mask.shape, 4), torch.ones(len(mask), 2))
+    return ImageRows(mask)
 
 
 def by_head(attention: Any, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -28,8 +28,7 @@ def grid_rows(shapes: tuple[tuple[int, int], ...], count: int) -> pa.GridRows:
     down, across = pa.displacements(shapes, count, (4, 5))
     cells = torch.tensor([rows * columns for rows, columns in shapes])
     mask = torch.arange(count) < cells[:, None]
-    boxes = torch.zeros(len(shapes), count, 4)
-    return pa.GridRows(mask, boxes, torch.ones(len(shapes), 2), down, across)
+    return pa.GridRows(mask, down, across)
 
 
 def edge(attention: pa.EdgeAttention, shape: tuple[int, int], i: int, j: int) -> Tensor:
