@@ -26,6 +26,7 @@ SMALLER = {
     "eval": "--metrics bleu,rouge,cider --resamples 20",
     "demo": "--images 20",
     "scenes": "--images 20",
+    "reproduce": "--images 20 --overlay tiny --row transformer --seed 1",
 }
 # what a page leaves to the reader
 NAMES = {
@@ -34,6 +35,9 @@ NAMES = {
     "CACHE": "features",
     "FILE": "captions.json",
     "RUN": "run",
+    "A": "run",
+    "B": "own-run",
+    "photo.jpg": "photos/photo00.jpg",
 }
 COLOURS = {"red": (200, 40, 40), "green": (40, 160, 60), "blue": (40, 60, 200)}
 
@@ -127,6 +131,8 @@ def test_flickr8k(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = in_blocks("docs/training.md")
-    assert len(lines) >= 3
+    foreign = [line for line in lines if " m2" in line]  # a published checkpoint, not at hand
+    lines = [line for line in lines if line not in foreign]
+    assert len(lines) >= 6 and len(foreign) == 2
     run([in_blocks("README.md")[0], *lines], capsys)
     assert (folder / "own.yaml").is_file()
