@@ -240,7 +240,7 @@ def test_other_peoples_files_are_left_alone(
         (["--splits", "0.8/0.1/0.3"], 1, "wanted shares with the sum 1"),
         (["--images", "9", "--splits", "5/2/3"], 1, "counts with the sum of the images, 9"),
         (["--splits", "0.8"], 2, "wanted three shares"),
-        (["-o", "signd=1"], 1, "did you mean 'signed'"),
+        (["-o", "signd=1"], 2, "did you mean 'signed'"),
     ],
 )
 def test_wrong_options(

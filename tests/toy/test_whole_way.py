@@ -94,7 +94,7 @@ def test_the_report_finds_its_pictures_from_any_folder(
     report = small_demo.report
     before = report.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert pipeline("report", report.parent).exit_code == 0
+    assert pipeline("report", report.parent, "--explained", 0).exit_code == 0
     assert report.read_text(encoding="utf-8") == before
 
 
