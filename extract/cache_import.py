@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -63,46 +63,56 @@ def import_features(
     }
     if names:
         meta["names"] = {key: list(values) for key, values in names.items()}
-    found, seen = Imported(), set[str]()
+    entries = chain.from_iterable(each.entries(path) for path, each in sources)
     with CacheWriter(out, meta, shape.streams) as writer:
-        ready: list[ImageFeatures] = []
+        return _import(entries, reader, shape, writer, on_done)
 
-        def commit() -> None:
-            records = list(ready)
-            ready.clear()
-            writer.commit(records)
-            found.done += len(records)
-            on_done(len(records))
 
-        try:
-            for entry in chain.from_iterable(each.entries(path) for path, each in sources):
-                if entry.image_id in writer.done and entry.image_id not in seen:
-                    found.already += 1
-                    seen.add(entry.image_id)
-                    on_done(1)
-                    continue
-                if entry.image_id in seen:
-                    found.repeated += 1
-                    log.warning("%s: passed over, the image came before", entry.where)
-                    continue
-                try:
-                    record = reader.read(entry)
-                    shape.check(record)
-                    writer.check(record)
-                except (FormatError, CacheError) as error:
-                    what = str(error).removeprefix(f"image {entry.image_id!r} ({entry.name}): ")
-                    found.failures.append((entry.where, what))
-                    writer.fail(entry.image_id, entry.where, "bad-entry", what)
-                    on_done(1)
-                    continue
+def _import(
+    entries: Iterable[Entry],
+    reader: _Reader,
+    shape: _Shape,
+    writer: CacheWriter,
+    on_done: Callable[[int], None],
+) -> Imported:
+    """Write the entries that the cache lacks, a shard at a time; what is ready survives a stop."""
+    found, seen = Imported(), set[str]()
+    ready: list[ImageFeatures] = []
+
+    def commit() -> None:
+        records = list(ready)
+        ready.clear()
+        writer.commit(records)
+        found.done += len(records)
+        on_done(len(records))
+
+    try:
+        for entry in entries:
+            if entry.image_id in writer.done and entry.image_id not in seen:
+                found.already += 1
                 seen.add(entry.image_id)
-                ready.append(record)
-                held = sum(rows.nbytes for r in ready for rows in r.streams.values())
-                if len(ready) >= SHARD_IMAGES or held >= SHARD_BYTES:
-                    commit()
-        except KeyboardInterrupt:
-            commit()
-            raise
+                on_done(1)
+                continue
+            if entry.image_id in seen:
+                found.repeated += 1
+                log.warning("%s: passed over, the image came before", entry.where)
+                continue
+            try:
+                record = reader.read(entry)
+                shape.check(record)
+                writer.check(record)
+            except (FormatError, CacheError) as error:
+                what = str(error).removeprefix(f"image {entry.image_id!r} ({entry.name}): ")
+                found.failures.append((entry.where, what))
+                writer.fail(entry.image_id, entry.where, "bad-entry", what)
+                on_done(1)
+                continue
+            seen.add(entry.image_id)
+            ready.append(record)
+            held = sum(rows.nbytes for r in ready for rows in r.streams.values())
+            if len(ready) >= SHARD_IMAGES or held >= SHARD_BYTES:
+                commit()
+    finally:
         commit()
     return found
 

@@ -6,7 +6,7 @@ Legend: B images of a batch, H W the input's height and width, C channels, h w a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -23,9 +23,8 @@ from extract.checkpoint import fill, load_detector, read_checkpoint, resnet_name
 from extract.detector import Detector
 from extract.detector_presets import DetectorPreset
 from extract.errors import ExtractError
-from extract.imagenet import sha256_of
 from extract.images import read_image
-from extract.prepared import Prepared, cell_boxes
+from extract.prepared import Prepared, cell_boxes, recorded
 from extract.records import ImageFeatures, Stream
 from extract.resize import NetworkInput, network_input
 from extract.roi import RegionOutputs
@@ -85,20 +84,12 @@ class DetectorExtractor:
     @cached_property
     def meta(self) -> dict[str, Any]:
         """What a cache records of this extractor."""
-        meta: dict[str, Any] = {
-            "preset": self.name,
-            "settings": self.preset.settings(),
-            "weights": {"file": self.weights.name, "sha256": sha256_of(self.weights)},
-            "limits": asdict(self.preset.limits),
-            "versions": {
-                **{k: version(k) for k in ("torch", "torchvision", "pillow")},
-                **self.detector.versions,
-                "device": self.device.type,
-            },
+        versions = {
+            **{k: version(k) for k in ("torch", "torchvision", "pillow")},
+            **self.detector.versions,
+            "device": self.device.type,
         }
-        if self.boxes is not None:
-            meta["boxes"] = {"file": self.boxes.path.name, "sha256": self.boxes.sha256}
-        return meta
+        return recorded(self, self.weights, versions)
 
     def cells(self, stream: str) -> int:
         """Rows of an image in a stream, at most; of maps as they are, for a 4 x 3 picture."""

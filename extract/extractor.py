@@ -6,7 +6,6 @@ Legend: B images of a batch, S side of the input, C channels, h w a map's height
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -18,9 +17,9 @@ from torchvision.ops import roi_align
 
 from extract.boxes import GivenBoxes
 from extract.errors import ExtractError
-from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0, sha256_of, weights_file
+from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0, weights_file
 from extract.images import read_image
-from extract.prepared import Prepared, cell_boxes
+from extract.prepared import Prepared, cell_boxes, recorded
 from extract.presets import Preset
 from extract.records import ImageFeatures, Stream
 from extract.sources import Source
@@ -68,20 +67,9 @@ class Extractor:
     @property
     def meta(self) -> dict[str, Any]:
         """What a cache records of this extractor."""
-        path = weights_file()
-        meta: dict[str, Any] = {
-            "preset": self.name,
-            "settings": self.preset.settings(),
-            "weights": {"file": path.name, "sha256": sha256_of(path)},
-            "limits": asdict(self.preset.limits),
-            "versions": {
-                **{k: version(k) for k in ("torch", "torchvision", "timm", "pillow")},
-                "device": self.device.type,
-            },
-        }
-        if self.boxes is not None:
-            meta["boxes"] = {"file": self.boxes.path.name, "sha256": self.boxes.sha256}
-        return meta
+        libraries = ("torch", "torchvision", "timm", "pillow")
+        versions = {**{k: version(k) for k in libraries}, "device": self.device.type}
+        return recorded(self, weights_file(), versions)
 
     def cells(self, stream: str) -> int:
         """Rows of an image in a stream of grid cells; 0 where rows are regions."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from extract.boxes import GivenBoxes
+from extract.imagenet import sha256_of
 from extract.images import ImageLimits, ImageRules
 from extract.records import ImageFeatures, Stream
 from extract.sources import Source
@@ -69,6 +71,23 @@ class FeatureExtractor(Protocol):
 
     def extract(self, images: Sequence[Any]) -> list[ImageFeatures]:
         """Features of at most `preset.batch` images of one shape, as `prepare` gave them."""
+
+
+def recorded(
+    extractor: FeatureExtractor, weights: Path, versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a cache records of an extractor: all that alters features, and where it came from."""
+    meta: dict[str, Any] = {
+        "preset": extractor.name,
+        "settings": extractor.preset.settings(),
+        "weights": {"file": weights.name, "sha256": sha256_of(weights)},
+        "limits": asdict(extractor.preset.limits),
+        "versions": dict(versions),
+    }
+    if extractor.boxes is not None:
+        boxes = extractor.boxes
+        meta["boxes"] = {"file": boxes.path.name, "sha256": boxes.sha256}
+    return meta
 
 
 def cell_boxes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -102,12 +103,7 @@ def command(
     ]
     if missing or name is None or out is None:
         raise click.UsageError(f"{', '.join(missing)} missing; see pipeline extract --help")
-    with as_typed():
-        chosen = presets.get(name)
-    if weights is None and isinstance(chosen, DetectorPreset):
-        weights = find_weights(name)
-    with as_typed():
-        preset = override(with_configuration(chosen, weights), overrides)
+    preset, weights = _chosen(name, weights, overrides)
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
     where = str(own_device(choose_device(device)))
@@ -125,6 +121,18 @@ def command(
     _show(summary, total, out, share, as_json)
     # With an exit code of 3, torchrun would stop the other processes.
     return SOME_FAILED if summary.failures and share.world == 1 else 0
+
+
+def _chosen(
+    name: str, weights: Path | None, overrides: Sequence[str]
+) -> tuple[presets.Preset | DetectorPreset, Path | None]:
+    """The preset as typed, and a detector's checkpoint: the one given, else the preset's own."""
+    with as_typed():
+        preset = presets.get(name)
+    if weights is None and isinstance(preset, DetectorPreset):
+        weights = find_weights(name)
+    with as_typed():
+        return override(with_configuration(preset, weights), overrides), weights
 
 
 def _list_presets(as_json: bool) -> None:
