@@ -204,7 +204,12 @@ def test_interrupt_ends_with_130(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "pipeline", "extract", str(photos), "--out", str(out)]
     process = subprocess.Popen(
-        [*command, "--preset", "imagenet-grid"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [*command, "--preset", "imagenet-grid"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a test run in the background of a shell hands down an ignored SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     limit = time.monotonic() + 100
     while not (out / "cache.json").exists():
