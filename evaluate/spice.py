@@ -107,7 +107,13 @@ class Spice:
         details: list[Detail] = []
         for first in range(0, len(pairs), _IMAGES_PER_RUN):
             part = pairs[first : first + _IMAGES_PER_RUN]
-            details += self._run(part)
+            try:
+                details += self._run(part)
+            except OSError as error:
+                raise EvaluateError(
+                    f"SPICE cannot write its temporary files ({error}); name another folder for"
+                    " them by TMPDIR"
+                ) from error
             if on_done is not None:
                 on_done(len(part))
         return summary(details)

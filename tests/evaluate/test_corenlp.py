@@ -108,3 +108,10 @@ def test_nothing_half_written_stays(
     with pytest.raises(EvaluateError, match="No space left.*XDG_DATA_HOME"):
         install_corenlp(find_corenlp(release))
     assert list((tmp_path / "data" / "caption-pipeline" / "spice").iterdir()) == []
+
+
+def test_a_full_disk_is_named_and_left_as_it_was(release: Path, full_disk: Path) -> None:
+    folder = full_disk / "caption-pipeline" / "spice"
+    with pytest.raises(EvaluateError, match=f"{folder}: cannot .*No space left.*XDG_DATA_HOME"):
+        install_corenlp(find_corenlp(release))
+    assert list(folder.iterdir()) == []

@@ -177,6 +177,15 @@ def test_no_room_for_a_cut_table(
         assert "-Xmx2048m" in whole._command()
 
 
+def test_full_disk(
+    table: Path, meteor: Meteor, full_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Meteor(paraphrases=table) as whole:
+        assert whole.score(REFERENCES, CANDIDATES) == meteor.score(REFERENCES, CANDIDATES)
+    assert "whole paraphrase table" in caplog.text and "No space left" in caplog.text
+    assert list((full_disk / "caption-pipeline" / "meteor").iterdir()) == []
+
+
 def running(meteor: Meteor) -> Process:
     process = meteor._lanes[0].process
     assert process is not None

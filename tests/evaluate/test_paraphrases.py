@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import random
@@ -120,6 +121,14 @@ def test_nothing_half_written_stays(
     with pytest.raises(OSError, match="No space"):
         cut_table(source, ["a"])
     assert list(cache.iterdir()) == []
+
+
+def test_a_full_disk_is_left_as_it_was(tmp_path: Path, full_disk: Path) -> None:
+    source = table(tmp_path / "all.gz", random_pairs(50))
+    with pytest.raises(OSError) as caught:
+        cut_table(source, ["a"])
+    assert caught.value.errno == errno.ENOSPC
+    assert list((full_disk / "caption-pipeline" / "meteor").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+import tempfile
 import threading
 import time
 import zipfile
@@ -12,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from evaluate import java as java_module
 from evaluate import spice as spice_module
 from evaluate.corenlp import CODE, CUT_MODELS, MODEL_FILES, find_corenlp
 from evaluate.errors import EvaluateError, NotAvailable
 from evaluate.java import Java, stop_all
-from evaluate.spice import KINDS, Spice, summary
+from evaluate.spice import KINDS, Spice, SpiceScores, summary
 
 REFERENCES = {"b": ["a brown dog runs on grass"], "a": ["two cats", "a small cat sleeps"]}
 CANDIDATES = {"a": "a cat", "b": "a dog"}
+REAL_HEAP = 1200  # MB for the real program
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +115,12 @@ NATIVE = "echo 'java.lang.UnsatisfiedLinkError: no lmdbjni in java.library.path'
 
 @pytest.mark.parametrize(
     "failure",
-    [f"{NATIVE}; exit 1", "kill -BUS $$", "echo 'LMDBException: No space left' >&2; exit 1"],
+    [
+        f"{NATIVE}; exit 1",
+        "kill -BUS $$",
+        "kill -KILL $$",
+        "echo 'LMDBException: No space left' >&2; exit 1",
+    ],
 )
 def test_a_failing_cache_is_done_without(
     tmp_path: Path, jars: Path, failure: str, caplog: pytest.LogCaptureFixture
@@ -129,6 +137,15 @@ def test_a_cache_folder_that_cannot_be(tmp_path: Path, jars: Path) -> None:
     spice = Spice(corenlp=jars, java=fake_java(tmp_path), cache=tmp_path / "file")
     assert spice.score(REFERENCES, CANDIDATES).corpus == 0.5
     assert ["-cache" in c for c in calls(tmp_path)] == [False]
+
+
+def test_a_full_disk_for_temporary_files_is_named(
+    tmp_path: Path, jars: Path, full_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(full_disk))
+    with pytest.raises(EvaluateError, match="No space left on device.*by TMPDIR"):
+        Spice(corenlp=jars, java=fake_java(tmp_path)).score(REFERENCES, CANDIDATES)
+    assert not list(full_disk.glob("spice-*"))
 
 
 def test_no_library_for_this_processor(
@@ -229,19 +246,61 @@ def test_undefined_scores_count_nowhere() -> None:
     assert scores.sub == {**dict.fromkeys(KINDS, None), "Color": 0.5}
 
 
-@pytest.mark.slow
-def test_real_runs_without_the_cache_library(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture(scope="module")
+def real() -> Path:
+    """The folder of CoreNLP's real jars."""
     try:
-        folder = find_corenlp().code.parent
+        return find_corenlp().code.parent
     except NotAvailable as error:
         pytest.skip(str(error))
-    spice = Spice(corenlp=folder, heap=1200)
-    expected = spice.score(REFERENCES, CANDIDATES)
-    assert not caplog.records
+
+
+@pytest.fixture(scope="module")
+def real_scores(real: Path) -> SpiceScores:
+    """Of the real program, without a cache."""
+    return Spice(corenlp=real, heap=REAL_HEAP, use_cache=False).score(REFERENCES, CANDIDATES)
+
+
+@pytest.mark.slow
+def test_real_runs_without_the_cache_library(
+    real: Path, real_scores: SpiceScores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spice = Spice(corenlp=real, heap=REAL_HEAP)
     # Away from its folder: the jar itself names the libraries beside it.
     spice._jar = Path(shutil.copy(spice._jar, tmp_path))
     spice._libraries = [p for p in spice._libraries if not p.name.startswith("lmdbjni-")]
-    assert spice.score(REFERENCES, CANDIDATES) == expected
+    assert spice.score(REFERENCES, CANDIDATES) == real_scores
     assert "runs without it" in caplog.text
+
+
+@pytest.mark.slow
+def test_real_runs_with_a_full_disk(
+    real: Path, real_scores: SpiceScores, full_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scores = Spice(corenlp=real, heap=REAL_HEAP).score(REFERENCES, CANDIDATES)
+    assert scores == real_scores
+    assert f"failed with its cache {full_disk}" in caplog.text
+
+
+@pytest.mark.slow
+def test_real_killed_in_the_middle(
+    real: Path, real_scores: SpiceScores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed while it fills its cache, it is right without it, and with it the next time."""
+    spice = Spice(corenlp=real, heap=REAL_HEAP, cache=tmp_path)
+    killer = threading.Thread(target=kill_spice_when_it_caches, args=(tmp_path,), daemon=True)
+    killer.start()
+    assert spice.score(REFERENCES, CANDIDATES) == real_scores
+    assert not killer.is_alive() and "it ended with -9" in caplog.text
+    caplog.clear()
+    assert spice.score(REFERENCES, CANDIDATES) == real_scores
+    assert not caplog.records
+
+
+def kill_spice_when_it_caches(cache: Path) -> None:
+    """End the running program as soon as there is more in its cache than two empty pages."""
+    while not any(path.stat().st_size > 8192 for path in cache.rglob("data.mdb")):
+        time.sleep(0.02)
+    for popen in list(java_module._started):
+        if "edu.anu.spice.SpiceScorer" in popen.args and popen.poll() is None:
+            java_module.kill(popen)
