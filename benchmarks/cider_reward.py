@@ -9,8 +9,8 @@ the way, as a first epoch does; `later` finds them prepared. `tokenised` starts 
 The others' `java` is Meshed-Memory Transformer's way: references and candidates of every step go
 through the official tokenizer, a Java program started twice. pycocoevalcap has no fixed table: it
 counts the step's own references. `--ruotianluo` is a checkout of github.com/ruotianluo/cider,
-which the scores are then also checked against. Prints one line of JSON: seconds of wall and CPU
-time, the best of the repeats, and how many times longer the others take.
+which the scores are then also checked against; it needs `six`. Prints one line of JSON: seconds of
+wall and CPU time, the best of the repeats, and how many times longer the others take.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Meteor(Closing):
         java: Java | None = None,
         jar: Path | None = None,
         paraphrases: Path | None = None,
-        time_limit: float = 120.0,
+        time_limit: float = 300.0,
         heap_mb: int = 1024,
     ) -> None:
         self._java = java or find_java()

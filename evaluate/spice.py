@@ -37,7 +37,9 @@ _IMAGES_PER_RUN = 2000  # what a killed run can lose, and how often progress is 
 _CACHE_SCHEMA = f"corenlp-{VERSION}"
 _LAST_LINES = 20
 # Java's notices and CoreNLP's progress: no part of an error
-_CHATTER = re.compile(r"^(WARNING: |\[main\] INFO|Picked up |Loading classifier|Parsing |\s*$)")
+_CHATTER = re.compile(
+    r"^(WARNING: |\[main\] INFO|Picked up |Loading classifier|Initiating |Parsing |\s*$)"
+)
 _MEMORY = re.compile(r"OutOfMemoryError|ran out of memory", re.IGNORECASE)
 _UNPARSED = re.compile(r"Parsing of sentence failed|unable to parse", re.IGNORECASE)
 
@@ -142,7 +144,7 @@ class Spice:
                 # Captions that found no memory were parsed badly, and are in the cache now.
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-            log.warning("SPICE failed with its cache %s, runs without it: %s", folder, error.last)
+            log.warning("SPICE failed with its cache %s, runs without it: %s", folder, error.short)
         return self._process(pairs, None, threads)
 
     def _error(self, failed: _Failed) -> EvaluateError:
@@ -220,7 +222,7 @@ class _Failed(Exception):
         lines = _last_lines(said)
         super().__init__(f"{why}; Java's last lines:\n{lines}" if lines else why)
         self.memory = bool(_MEMORY.search(said))
-        self.last = lines.splitlines()[0] if lines else why
+        self.short = ": ".join([why, *lines.splitlines()[:1]])
 
 
 def summary(details: Sequence[Detail]) -> SpiceScores:
