@@ -19,6 +19,7 @@ import string
 import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from evaluate.paths import cache_dir
@@ -171,11 +172,18 @@ def _kept_pairs(source: Path, words: set[bytes], phrases: _Phrases) -> Iterator[
 
 
 def _blocks(source: Path) -> Iterator[bytes]:
-    """A gzip file in large blocks of whole pairs."""
+    """A gzip file in large blocks of whole pairs; the next is unpacked while one is looked at."""
     inflate, rest = zlib.decompressobj(wbits=31), b""
-    with open(source, "rb") as file:
-        while packed := file.read(_CHUNK):
-            block = rest + inflate.decompress(packed)
+    with open(source, "rb") as file, ThreadPoolExecutor(max_workers=1) as unpacker:
+
+        def unpacked() -> bytes | None:
+            packed = file.read(_CHUNK)
+            return inflate.decompress(packed) if packed else None
+
+        coming = unpacker.submit(unpacked)
+        while (data := coming.result()) is not None:
+            coming = unpacker.submit(unpacked)
+            block = rest + data
             end = _end_of_pairs(block)
             yield block[:end]
             rest = block[end:]
