@@ -85,7 +85,7 @@ def official(reference: Path, model: Transformer) -> Any:
     )
     decoder = parts.MeshedDecoder(WORDS, 54, 3, PAD, dropout=0.0)
     captioner = parts.Transformer(BOS, encoder, decoder)
-    own, names = model.state_dict(), release.names(model.config)  # type: ignore[arg-type]
+    own, names = model.state_dict(), release.names(model.config)
     state = {other: own[name] for name, other in names.items()}
     missing, unexpected = captioner.load_state_dict(state, strict=False)
     if unexpected or any("running_" not in name for name in missing):
@@ -180,7 +180,7 @@ class Ours(Side):
     def prepare(self, part: str) -> None:
         super().prepare(part)
         self.model.train(part != "decode")
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0, fused=True)
         if part == "scst":
             table = {str(n): texts for n, texts in enumerate(self.references)}
             self.reward = CiderReward(table, DocumentFrequency.build(table, "caption"))
@@ -192,8 +192,10 @@ class Ours(Side):
 
     def xe(self) -> dict[str, Any]:
         memory = self.model.encode(self.features)
-        logits = self.model(memory, self.captions[:, :-1])
-        return self._update(cross_entropy(logits, self.captions[:, 1:]))
+        targets = self.captions[:, 1:]
+        valid = targets != PAD
+        told = self.model.training_pass(memory, self.captions[:, :-1], valid)
+        return self._update(cross_entropy(told.logits, targets[valid]))
 
     grouped = xe
 

@@ -1,7 +1,7 @@
 """What a captioner is: the seam between models, decoding and training.
 
 Legend: B images, R rows (R / B captions or beams per image, grouped by image), T words,
-V vocabulary.
+V vocabulary, W words that are predicted: those of all rows but their padding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class State(Protocol):
 class TrainingPass:
     """Teacher-forced logits and the model's own additions to the loss."""
 
-    logits: Tensor  # (R, T, V)
+    logits: Tensor  # (W, V)
     penalty: Tensor | None = None  # a scalar added to the cross-entropy
     facts: Mapping[str, float] = field(default_factory=dict)  # logged with every update
 
@@ -52,11 +52,12 @@ class Captioner(nn.Module, ABC):
         """
 
     def training_pass(self, memory: Any, tokens: Tensor, valid: Tensor) -> TrainingPass:
-        """Logits as `forward` gives them, with what the model adds to the cross-entropy.
+        """Logits (W, V) as `forward` gives them, with what the model adds to the cross-entropy.
 
-        `valid` (R, T) is True where the token has a word or the end to predict.
+        `valid` (R, T) is True where the token has a word or the end to predict: W times. What
+        stands elsewhere need not be computed.
         """
-        return TrainingPass(self(memory, tokens))
+        return TrainingPass(self(memory, tokens)[valid])
 
     @abstractmethod
     def start(self, memory: Any) -> Any:

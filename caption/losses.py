@@ -12,10 +12,10 @@ from caption.vocabulary import PAD
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Mean over all words that are not padding; logits (R, T, V), targets (R, T)."""
+    """Mean over all words that are not padding; logits (.., V), targets (..)."""
     return F.cross_entropy(
-        logits.flatten(0, 1),  # (R T, V)
-        targets.flatten(),  # (R T,)
+        logits.flatten(0, -2),  # (all, V)
+        targets.flatten(),  # (all,)
         ignore_index=PAD,
         label_smoothing=smoothing,
     )

@@ -168,10 +168,12 @@ class Trainer:
         if batch.tokens is None:
             raise CaptionError("a batch of stage xe has no captions")
         tokens = batch.tokens.to(self.device)  # (R, T + 1)
+        valid = tokens[:, 1:] != PAD  # (R, T)
         with self._autocast():
             memory = self.model.encode(batch.features.to(self.device))
-            told = self.model.training_pass(memory, tokens[:, :-1], tokens[:, 1:] != PAD)
-        loss = cross_entropy(told.logits.float(), tokens[:, 1:], self.config.xe.smoothing)
+            told = self.model.training_pass(memory, tokens[:, :-1], valid)
+        targets = tokens[:, 1:][valid]  # (W,)
+        loss = cross_entropy(told.logits.float(), targets, self.config.xe.smoothing)
         if told.penalty is not None:
             loss = loss + told.penalty.float()
         return loss, dict(told.facts)
@@ -269,15 +271,18 @@ class Trainer:
 
     def _optimizer(self, name: str) -> torch.optim.Optimizer:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        if name == "xe" and self.config.xe.weight_decay:
-            decay, betas = self.config.xe.weight_decay, self.config.xe.betas
-            return torch.optim.AdamW(
-                parameters, lr=0.0, betas=betas, eps=self.config.xe.epsilon, weight_decay=decay
-            )
-        if name == "xe":
-            xe = self.config.xe
-            return torch.optim.Adam(parameters, lr=0.0, betas=xe.betas, eps=xe.epsilon)
-        return torch.optim.Adam(parameters, lr=0.0, betas=self.config.scst.betas)
+        if name == "scst":
+            return torch.optim.Adam(parameters, lr=0.0, betas=self.config.scst.betas, fused=True)
+        xe = self.config.xe
+        kind = torch.optim.AdamW if xe.weight_decay else torch.optim.Adam
+        return kind(
+            parameters,
+            lr=0.0,
+            betas=xe.betas,
+            eps=xe.epsilon,
+            weight_decay=xe.weight_decay,
+            fused=True,
+        )
 
     def _rate(self, name: str) -> float:
         """The learning rate of the coming update."""

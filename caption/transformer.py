@@ -6,7 +6,7 @@ stand here (Vaswani et al., 2017, as captioners use it: rows of an image in, sin
 on the words only).
 
 Legend: B images, N rows of an image, R captions or beams (grouped by image), T words, D width,
-V vocabulary, L layers.
+V vocabulary, L layers, W words that are predicted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from caption.blocks import (
     causal_mask,
     sinusoids,
 )
-from caption.captioner import Captioner
+from caption.captioner import Captioner, TrainingPass
 from caption.config import choice
 from caption.errors import CaptionError
 from caption.features import Features
@@ -321,6 +321,11 @@ class Transformer(Captioner):
         hidden, _ = self.decode(tokens, self.start(memory))  # (R, T, D)
         logits: Tensor = self.output(hidden)  # (R, T, V)
         return logits
+
+    def training_pass(self, memory: Memory, tokens: Tensor, valid: Tensor) -> TrainingPass:
+        """The vocabulary's map, the widest of all, is spared where nothing is predicted."""
+        hidden, _ = self.decode(tokens, self.start(memory))  # (R, T, D)
+        return TrainingPass(self.output(hidden[valid]))  # (W, V)
 
     def start(self, memory: Memory) -> DecoderState:
         sources = tuple(layer.prepare(memory) for layer in self.decoder)  # type: ignore[operator]

@@ -14,7 +14,8 @@ so the history's total weight a falls out, the image's keys are never repeated p
 with shared parameters the second pass takes the rows' part from the first.
 
 Legend: B images, R captions or beams (grouped by image), T words, t history slots, N rows of an
-image, D width, H heads, d width of a head, L decoder layers.
+image, D width, H heads, d width of a head, L decoder layers, V vocabulary, W words that are
+predicted.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ class ContextAssistedTransformer(Transformer):
         self.constraint = WeightConstraint(config) if config.gamma else None
 
     def history_weight(self, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (R, T, V), and the total weight on the history per layer (L, R, H, T).
+        """Hidden states (R, T, D), and the total weight on the history per layer (L, R, H, T).
 
         Where a layer reads several encoder levels its weight is the mean over them.
         """
@@ -326,13 +327,14 @@ class ContextAssistedTransformer(Transformer):
         for layer in state.layers:
             each = [history.weight for history in histories(layer.context if layer else None)]
             weights.append(torch.stack(each).mean(dim=0))  # (R, H, T)
-        return self.output(hidden), torch.stack(weights)
+        return hidden, torch.stack(weights)
 
     def training_pass(self, memory: Memory, tokens: Tensor, valid: Tensor) -> TrainingPass:
         """L = L_XE + gamma AWC; the history weights and betas are logged."""
         if self.strategy in ("tca", "ohc"):
             return super().training_pass(memory, tokens, valid)
-        logits, weight = self.history_weight(memory, tokens)
+        hidden, weight = self.history_weight(memory, tokens)  # (R, T, D), (L, R, H, T)
+        logits = self.output(hidden[valid])  # (W, V)
         if self.strategy == "ihc":  # there is no history at the first word
             valid = valid.clone()
             valid[:, 0] = False

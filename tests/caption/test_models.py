@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from caption.features import Features
 from caption.losses import cross_entropy
 from caption.registry import MODELS, variants
 from caption.transformer import no_gradients
-from caption.vocabulary import BOS
+from caption.vocabulary import BOS, EOS, PAD
 from tests.caption.toy import WIDTH, random_features
 
 WORDS = 11
@@ -103,6 +104,14 @@ def test_steps_equal_teacher_forcing(name: str) -> None:
         torch.testing.assert_close(found, wanted[:, place], atol=1e-5, rtol=1e-5)
 
 
+def test_training_has_the_logits_of_the_words_that_are_predicted(name: str) -> None:
+    model = build(name)
+    memory, words = model.encode(random_features(3)), tokens(6)
+    valid = torch.arange(6) < torch.tensor([6, 3, 4, 1, 2, 5])[:, None]
+    found = model.training_pass(memory, words, valid).logits
+    torch.testing.assert_close(found, model(memory, words)[valid])
+
+
 def test_padding_rows_changes_nothing(name: str) -> None:
     model = build(name)
     features = random_features(2, rows=5)
@@ -148,7 +157,23 @@ def test_one_beam_is_greedy(name: str) -> None:
     torch.testing.assert_close(beam.scores, best.scores)
 
 
-def test_saves_and_loads(name: str, tmp_path) -> None:
+def test_a_wide_beam_finds_the_likeliest_of_all_captions(name: str) -> None:
+    model = build(name)
+    every = torch.cartesian_prod(*[torch.arange(WORDS)] * 3)  # (R, 3)
+    behind = (every == EOS).cumsum(dim=1) - (every == EOS).long() > 0  # (R, 3)
+    with torch.no_grad():
+        memory = model.encode(random_features(1))
+        before = torch.cat([torch.full((len(every), 1), BOS), every[:, :-1]], dim=1)  # (R, 3)
+        each = model(memory, before).log_softmax(-1).gather(2, every[..., None])[..., 0]  # (R, 3)
+        beam = beam_search(model.step, model.start(memory), 1, WORDS**2, 3, torch.device("cpu"), 1)
+    scores = each.masked_fill(behind, 0.0).sum(dim=1)  # (R,)
+    best = int(scores.argmax())
+    torch.testing.assert_close(beam.scores[0, 0], scores[best])
+    found = beam.tokens[0, 0]
+    assert torch.equal(found, every[best].masked_fill(behind[best], PAD)[: len(found)])
+
+
+def test_saves_and_loads(name: str, tmp_path: Path) -> None:
     model, other = build(name), build(name)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -165,7 +190,8 @@ def test_gradients_reach_every_parameter(name: str) -> None:
     model = build(name).train()
     words = tokens(6)
     memory = model.encode(random_features(3))
-    told = model.training_pass(memory, words[:, :-1], torch.ones_like(words[:, 1:]).bool())
-    loss = cross_entropy(told.logits, words[:, 1:])
+    valid = torch.ones_like(words[:, 1:]).bool()
+    told = model.training_pass(memory, words[:, :-1], valid)
+    loss = cross_entropy(told.logits, words[:, 1:][valid])
     (loss if told.penalty is None else loss + told.penalty).backward()
     assert no_gradients(model) == []

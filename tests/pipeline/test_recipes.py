@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,9 @@ def test_a_recipe_steps_and_decodes_at_full_size(name: str) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=recipe.xe.betas)
     losses = []
     for _ in range(2):
-        told = model.training_pass(model.encode(seen), tokens[:, :-1], tokens[:, 1:] != PAD)
-        loss = cross_entropy(told.logits, tokens[:, 1:], recipe.xe.smoothing)
+        valid = tokens[:, 1:] != PAD
+        told = model.training_pass(model.encode(seen), tokens[:, :-1], valid)
+        loss = cross_entropy(told.logits, tokens[:, 1:][valid], recipe.xe.smoothing)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -136,6 +138,15 @@ def test_a_recipe_steps_and_decodes_at_full_size(name: str) -> None:
         state = model.start(model.encode(seen))
         found = beam_search(model.step, state, 1, recipe.decoding.beam, 5, CPU)
     assert found.tokens.shape[:2] == (1, recipe.decoding.beam)
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.shipped() if "/" in name])
+def test_a_recipe_of_a_paper_names_its_row_and_the_source_of_every_value(name: str) -> None:
+    text = recipes.shipped()[name].read_text(encoding="utf-8")
+    assert re.search(r'^source: ".*(table|text)', text, flags=re.MULTILINE)
+    if "\nbase: " not in f"\n{text}":  # else its row says what it changes
+        values = re.findall(r"^  (?!name:)\w+: .*", text, flags=re.MULTILINE)
+        assert [line for line in values if not re.search(r"# (\[[TPCMR]\]|16 words)", line)] == []
 
 
 def test_a_base_gives_what_a_recipe_leaves_out(tmp_path: Path) -> None:
