@@ -8,7 +8,8 @@ program's way: an image's keys are projected once and shared by its beams, and C
 takes the regions' part from the first. `naive` is the way of the releases: every beam has its own
 copy of the image, its keys are projected again for every word, and both passes of CAT are
 attentions of their own; both must decode the same captions. The encoder's time is not counted.
-Prints one JSON line; `ratio` is CPU time over the plain Transformer's.
+Prints one JSON line; `ratio` is CPU time over the plain Transformer's, `state_mb` the most that
+the state holds from one word to the next, keys and values of the image included.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -110,13 +111,43 @@ def apart(model: Transformer) -> None:
             layer.cross_attention = TwoAttentions(layer.cross_attention)
 
 
-def decode(model: Transformer, memory: Memory, way: str, beams: int, length: int) -> Tensor:
-    """Tokens (B, K, T)."""
+def held(state: Any) -> dict[int, int]:
+    """The storages that a state keeps, and their bytes."""
+    if isinstance(state, Tensor):
+        storage = state.untyped_storage()
+        return {storage.data_ptr(): storage.nbytes()}
+    parts: Iterable[Any] = state if isinstance(state, tuple) else ()
+    if is_dataclass(state):
+        parts = vars(state).values()
+    return {place: size for part in parts for place, size in held(part).items()}
+
+
+def weighed(step: Any, sizes: list[int]) -> Any:
+    """A step that also notes the bytes of the state behind it."""
+
+    def weighing(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        log_probs, after = step(tokens, state)
+        sizes.append(sum(held(after).values()))
+        return log_probs, after
+
+    return weighing
+
+
+def decode(
+    model: Transformer,
+    memory: Memory,
+    way: str,
+    beams: int,
+    length: int,
+    sizes: list[int] | None = None,
+) -> Tensor:
+    """Tokens (B, K, T); the bytes of the states go into `sizes`."""
     images = len(memory.mask)
     state: Any = model.start(memory)
     step: Any = model.step
     if way == "naive":
         state, step = Copied(memory, state), naive_step(model)
+    step = step if sizes is None else weighed(step, sizes)
     if beams == 1:
         return greedy(step, state, images, length, CPU).tokens
     return beam_search(step, state, images, beams, length, CPU).tokens
@@ -125,9 +156,9 @@ def decode(model: Transformer, memory: Memory, way: str, beams: int, length: int
 @torch.no_grad()
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Seconds per model, way and beam width; the fastest of the repeats."""
-    seen = features(args.images)
+    images = features(args.images)
     models: dict[str, Any] = {name: build(name) for name in MODELS}
-    memories = {name: model.encode(seen) for name, model in models.items()}
+    memories = {name: model.encode(images) for name, model in models.items()}
     found: dict[str, Any] = {}
     tokens: dict[tuple[str, int], Tensor] = {}
     for way in ("cached", "naive"):
@@ -136,10 +167,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 apart(model)
         for beams in (1, 5) if way in args.ways else ():
             times: dict[str, list[tuple[float, float]]] = {name: [] for name in MODELS}
+            sizes: dict[str, list[int]] = {name: [] for name in MODELS}
             for repeat in range(args.repeats + 1):  # the first one warms up
                 for name, model in models.items():  # by turns, so that all have the same company
                     wall, cpu = time.perf_counter(), time.process_time()
-                    words = decode(model, memories[name], way, beams, args.length)
+                    seen = None if repeat else sizes[name]
+                    words = decode(model, memories[name], way, beams, args.length, seen)
                     if repeat:
                         times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
                     if not torch.equal(tokens.setdefault((name, beams), words), words):
@@ -147,7 +180,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             best = {n: (min(w for w, _ in t), min(c for _, c in t)) for n, t in times.items()}
             plain = best["transformer"][1]
             found[f"{way} {'beam 5' if beams == 5 else 'greedy'}"] = {
-                name: {"wall": round(w, 3), "cpu": round(c, 3), "ratio": round(c / plain, 3)}
+                name: {
+                    "wall": round(w, 3),
+                    "cpu": round(c, 3),
+                    "ratio": round(c / plain, 3),
+                    "state_mb": round(max(sizes[name]) / 1e6, 1),
+                }
                 for name, (w, c) in best.items()
             }
     return found
