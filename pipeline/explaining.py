@@ -211,7 +211,12 @@ def _boxes(record: ImageFeatures, features: Features, stream: str) -> np.ndarray
 
 def rows_of(explained: Explained, every: bool = False) -> list[Row]:
     """The rows of an image's sheet; with `every`, a map of each layer, level and head."""
-    rows: list[Row] = [Map("attribution", explained.scores)]
+    told = explained.attributions
+    gained = [
+        f"{gain:+.2f} nats" + ("" if complete else ", roughly")
+        for gain, complete in zip(told.gained.tolist(), told.complete.tolist(), strict=True)
+    ]
+    rows: list[Row] = [Map("attribution", explained.scores), Notes("the image adds", gained)]
     looks = explained.looks
     if looks is None:
         return rows
@@ -234,6 +239,14 @@ def rows_of(explained: Explained, every: bool = False) -> list[Row]:
         gates = looks.gates.mean(dim=0).T.tolist()  # T x E
         rows.append(Notes("gate per level", [" ".join(f"{g:.2f}" for g in word) for word in gates]))
     return rows
+
+
+def memory_note(explained: Explained) -> str | None:
+    """What the encoder read of its memory slots, for captioners that have some."""
+    if explained.looks is None or explained.looks.memory is None:
+        return None
+    masses = " ".join(f"{100 * mass:.1f} %" for mass in explained.looks.memory.mean(dim=1).tolist())
+    return f"weight on the memory slots, by encoder layer: {masses}"
 
 
 def _cut(weights: Tensor, count: int) -> np.ndarray:

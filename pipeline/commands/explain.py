@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pipeline.explain_sheet import png
-from pipeline.explaining import Explained, explain_image, numbers, sheet_of
+from pipeline.explaining import Explained, explain_image, memory_note, numbers, sheet_of
 from pipeline.files import write_bytes
 
 
@@ -87,7 +87,6 @@ def _table(found: Explained) -> list[str]:
         lines.append(cells)
     widths = [max(len(line[n]) for line in lines) for n in range(len(titles))]
     shown = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
-    if looks is not None and looks.memory is not None:
-        masses = " ".join(f"{100 * float(m):.1f} %" for m in looks.memory.mean(dim=1))
-        shown.append(f"weight on the memory slots, by encoder layer: {masses}")
+    memory = memory_note(found)
+    shown += [] if memory is None else [memory]
     return [line.rstrip() for line in shown]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from pipeline.explaining import explain_record, sheet_of
+from pipeline.explaining import explain_record, memory_note, sheet_of
 from pipeline.report.pictures import Picture
 from pipeline.results import canonical_id
 from pipeline.run_folder import RunFolder, choose_device
@@ -24,6 +24,7 @@ class Sheet:
     image_id: str
     caption: str
     url: str  # the picture as a data URL
+    note: str | None  # what concerns the whole image
 
 
 def explained(
@@ -52,5 +53,6 @@ def explained(
         buffer = io.BytesIO()
         sheet_of(found).save(buffer, "JPEG", quality=85)
         url = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-        sheets.append(Sheet(image_id=picture.image_id, caption=picture.caption, url=url))
+        note = memory_note(found)
+        sheets.append(Sheet(image_id=picture.image_id, caption=picture.caption, url=url, note=note))
     return sheets

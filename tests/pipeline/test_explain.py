@@ -6,16 +6,24 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from caption.models.context_assisted import MeshedCATConfig
+from caption.registry import entry
+from caption.vocabulary import SPECIALS, Vocabulary
+from extract.cache import FeatureCache
 from pipeline.cli import cli
-from pipeline.explain_sheet import COLUMNS, FAINTEST, RED, Bars, Map, Notes, draw, panel, png
+from pipeline.explain_sheet import COLUMNS, FAINTEST, RED, Bars, Map, Notes, Row, draw, panel, png
+from pipeline.explaining import Explained, explain_record, memory_note, rows_of
+from tests.caption.toy import COLOURS, NOUNS, WIDTH, write_toy
 from tests.conftest import SmallDemo
 
 
@@ -84,6 +92,40 @@ def test_a_report_explains_a_few_captions(small_demo: SmallDemo, tmp_path: Path)
     assert shown is not None and shown[1] in captions
 
 
+def meshed_cat(folder: Path) -> Explained:
+    """An image of the toy world explained by an untrained M2 with CAT."""
+    cache, _ = write_toy(folder)
+    words = Vocabulary([*SPECIALS, "a", *COLOURS, *NOUNS])
+    config = MeshedCATConfig(
+        width=16, heads=2, feed_forward=24, encoder_layers=2, decoder_layers=2, memory=3
+    )
+    torch.manual_seed(0)
+    model = entry("meshed_cat").build(config, {"regions": WIDTH}, len(words))
+    record = FeatureCache(cache).read("toy0")
+    photo, cpu = Path("toy0.jpg"), torch.device("cpu")
+    return explain_record(model.eval(), words, record, photo, "a red dog", cpu, steps=5)
+
+
+def test_a_sheet_tells_of_gates_memory_history_and_completeness(tmp_path: Path) -> None:
+    found = meshed_cat(tmp_path)
+    rows = {row.title.split("\n")[0]: row for row in rows_of(found)}
+    wanted = ["attribution", "the image adds", "attention", "weight on each", "all history"]
+    assert list(rows) == [*wanted, "gate per level"]
+    gained = found.attributions.gained.tolist()
+    assert bool(found.attributions.complete.all())
+    adds = Notes("the image adds", [f"{gain:+.2f} nats" for gain in gained])
+    assert rows["the image adds"] == adds
+    note, looks = memory_note(found), found.looks
+    assert note is not None and looks is not None and looks.memory is not None
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", note)]
+    assert shares == pytest.approx([100 * float(m) for m in looks.memory.mean(dim=1)], abs=0.06)
+    more = {name: score + 1.0 for name, score in found.attributions.scores.items()}
+    off = replace(found, attributions=replace(found.attributions, scores=more))
+    assert rows_of(off)[1] == Notes(adds.title, [f"{text}, roughly" for text in adds.texts])
+    plain = replace(found, looks=None)
+    assert memory_note(plain) is None and len(rows_of(plain)) == 2
+
+
 def test_an_image_that_is_nowhere(small_demo: SmallDemo) -> None:
     outcome = explain("no-such-image", small_demo)
     assert isinstance(outcome.exception, Exception)
@@ -113,7 +155,7 @@ def test_a_sheet_has_a_column_per_word() -> None:
     photo = np.zeros((20, 40, 3), dtype=np.uint8)
     boxes, count = np.array([[0, 0, 40, 20]], dtype=float), COLUMNS + 2
     words = [f"w{n}" for n in range(count)]
-    rows = [
+    rows: list[Row] = [
         Map("map", np.ones((count, 1))),
         Bars("bars", [np.full(n + 1, 0.5) for n in range(count)]),
         Notes("notes", words),
