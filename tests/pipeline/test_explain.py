@@ -111,17 +111,16 @@ def test_a_sheet_tells_of_gates_memory_history_and_completeness(tmp_path: Path) 
     rows = {row.title.split("\n")[0]: row for row in rows_of(found)}
     wanted = ["attribution", "the image adds", "attention", "weight on each", "all history"]
     assert list(rows) == [*wanted, "gate per level"]
-    gained = found.attributions.gained.tolist()
-    assert bool(found.attributions.complete.all())
-    adds = Notes("the image adds", [f"{gain:+.2f} nats" for gain in gained])
-    assert rows["the image adds"] == adds
+    gained = found.attributions.gained  # (T,)
+    for off, added in ((0.0, ""), (1.0, ", roughly")):
+        scores = {"regions": torch.stack([gained, torch.full_like(gained, off)], dim=1)}  # (T, N)
+        told = replace(found, attributions=replace(found.attributions, scores=scores))
+        texts = [f"{gain:+.2f} nats{added}" for gain in gained.tolist()]
+        assert rows_of(told)[1] == Notes("the image adds", texts)
     note, looks = memory_note(found), found.looks
     assert note is not None and looks is not None and looks.memory is not None
     shares = [float(share) for share in re.findall(r"([\d.]+) %", note)]
     assert shares == pytest.approx([100 * float(m) for m in looks.memory.mean(dim=1)], abs=0.06)
-    more = {name: score + 1.0 for name, score in found.attributions.scores.items()}
-    off = replace(found, attributions=replace(found.attributions, scores=more))
-    assert rows_of(off)[1] == Notes(adds.title, [f"{text}, roughly" for text in adds.texts])
     plain = replace(found, looks=None)
     assert memory_note(plain) is None and len(rows_of(plain)) == 2
 
