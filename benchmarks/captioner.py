@@ -85,7 +85,7 @@ def official(reference: Path, model: Transformer) -> Any:
     )
     decoder = parts.MeshedDecoder(WORDS, 54, 3, PAD, dropout=0.0)
     captioner = parts.Transformer(BOS, encoder, decoder)
-    own, names = model.state_dict(), release.names(model.config)
+    own, names = model.state_dict(), release.names(model.config)  # type: ignore[arg-type]
     state = {other: own[name] for name, other in names.items()}
     missing, unexpected = captioner.load_state_dict(state, strict=False)
     if unexpected or any("running_" not in name for name in missing):
@@ -98,7 +98,7 @@ def our_model() -> Transformer:
     config = MeshedMemoryConfig(rows=ROWS, attend_padding=True, positions="random", dropout=0.0)
     model = Transformer(config, in_width=WIDTH, vocabulary=WORDS, slots=SLOTS)
     with torch.no_grad():
-        model.features.norm.bias.fill_(0.01)  # type: ignore[union-attr]
+        model.features.norm.bias.fill_(0.01)
         end = torch.nn.functional.normalize(torch.randn(config.width), dim=0)  # (D,)
         place = torch.arange(len(model.positions), dtype=torch.float32)  # (P,)
         model.positions += 0.3 * (place - 6.0)[:, None] * end
