@@ -94,7 +94,7 @@ def ours(preset: DetectorPreset, precision: str) -> Callable[[], Tensor]:
     config = preset.detector
 
     def run() -> Tensor:
-        maps = detector.maps(pixels)
+        maps = detector.maps(pixels, preset.maps)
         if not preset.regions:
             return last_map(detector, maps, preset)
         boxes = detector.proposals(maps, [frame])[0].boxes
@@ -115,7 +115,7 @@ def theirs(preset: DetectorPreset) -> Callable[[], Tensor]:
     pixels, frame = picture(preset)
 
     def run() -> Tensor:
-        maps = detector.maps(pixels)
+        maps = detector.maps(pixels, preset.maps)
         if not preset.regions:
             return last_map(detector, maps, preset)
         boxes = detector.proposals(maps, [frame])[0].boxes
@@ -128,7 +128,9 @@ def theirs(preset: DetectorPreset) -> Callable[[], Tensor]:
 
 
 def last_map(detector: Detector, maps: dict[str, Tensor], preset: DetectorPreset) -> Tensor:
-    return maps[preset.pyramid[0]] if preset.pyramid else detector.grid(maps)
+    if preset.pyramid:
+        return torch.cat([maps[name].flatten() for name in preset.pyramid])
+    return detector.grid(maps)
 
 
 def race(sides: dict[str, Callable[[], Tensor]], repeats: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Legend: R regions, K classes without the background, M chosen ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class Selection:
     confident-proposals (bottom-up attention): proposals whose best score after NMS by class is
     `score` or more, at least `least` and at most `most` of them, with boxes as proposed.
     detections (detectron2): (region, class) pairs above `score` after NMS by class, the best
-    `most`; one region may come several times.
+    `most`; one region may come several times. Where fewer than `least` are, the best `least` of
+    any score (DLCT).
     rising-nms (py-bottom-up-attention): as detections, with each of `thresholds` in turn until
     there are exactly `most`.
     rising-nms-best-class: regions by their best class, NMS over all of them, with each of
@@ -139,6 +140,9 @@ def detections(boxes: Tensor, scores: Tensor, selection: Selection, plus_one: bo
         kept = kept[: selection.most]
         if len(kept) == selection.most:
             break
+    if selection.rule == "detections" and len(kept) < selection.least and selection.score > 0:
+        lower = replace(selection, score=0.0, least=0, most=selection.least)
+        return detections(boxes, scores, lower, plus_one)
     chosen = region[kept], label[kept]
     return Selected(chosen[0], boxes[chosen], chosen[1], entry[kept], threshold)
 

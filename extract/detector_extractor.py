@@ -57,7 +57,7 @@ class DetectorExtractor:
         weights: Path,
         kind: type[Detector] = Detector,
     ) -> None:
-        """Raises ExtractError when the weights do not fit or the preset gives no features.
+        """Raises ExtractError when the preset gives no features.
 
         `kind` is what builds the network: our own, or detectron2's behind the same methods.
         """
@@ -67,7 +67,7 @@ class DetectorExtractor:
             )
         self.name, self.preset, self.boxes, self.weights = name, preset, boxes, weights
         self.device = torch.device(device)
-        self.detector = build(preset, weights, kind).to(self.device).arrange(self.device)
+        self.kind = kind
         self.streams: dict[str, Stream] = {}
         config = preset.detector
         if preset.regions:
@@ -82,11 +82,21 @@ class DetectorExtractor:
             raise ExtractError(f"preset {name}: regions, grids and pyramid are all off")
 
     @cached_property
+    def detector(self) -> Detector:
+        """The network, built when it is first needed. Raises ExtractError as `build` does."""
+        built = build(self.preset, self.weights, self.kind)
+        return built.to(self.device).arrange(self.device)
+
+    def load(self) -> None:
+        """Build the network now."""
+        self.detector  # noqa: B018
+
+    @cached_property
     def meta(self) -> dict[str, Any]:
         """What a cache records of this extractor."""
         versions = {
             **{k: version(k) for k in ("torch", "torchvision", "pillow")},
-            **self.detector.versions,
+            **self.kind.library_versions(),
             "device": self.device.type,
         }
         return recorded(self, self.weights, versions)
@@ -136,7 +146,7 @@ class DetectorExtractor:
             enabled=True, benchmark=False, deterministic=True, allow_tf32=False
         )
         with exact:
-            maps = self.detector.maps(batch)
+            maps = self.detector.maps(batch, self.preset.maps)
             if self.preset.grids:
                 maps["grid"] = self.detector.grid(maps)
             proposals: list[Proposals] = []

@@ -85,6 +85,13 @@ class DetectorPreset:
             roi=replace(self.detector.roi, head="none"),
         )
 
+    @property
+    def maps(self) -> frozenset[str]:
+        """The maps that the streams are made from, the last stage's for grids aside."""
+        detector = self.detector
+        used = (*detector.rpn.maps, *detector.roi.maps) if self.regions else ()
+        return frozenset((*used, *self.pyramid))
+
     def settings(self) -> dict[str, Any]:
         """All that alters features as plain values, for a cache's meta: without the limits."""
         settings: dict[str, Any] = _plain(asdict(self))
@@ -239,6 +246,14 @@ DETECTOR_PRESETS: dict[str, DetectorPreset] = {
     "grid-x101": _grid(_GRID_X101),
     "grid-x152": _grid(_GRID_X152),
     "grid-x152pp": _grid(_GRID_X152PP),
+    # DLCT: regions and grids of one detector
+    "dlct-x101": DetectorPreset(
+        detector=_GRID_X101,
+        selection=Selection(rule="detections", score=0.2, least=10, most=100, thresholds=(0.5,)),
+        region_feature="pooled",
+        grids=True,
+        grid_cells=7,
+    ),
     "fpn-pyramid": _pyramid(_FPN),
     "fpn-pyramid-r101": _pyramid(replace(_FPN, resnet=replace(_FPN.resnet, depth=101))),
     "fpn-pyramid-x101": _pyramid(_FPN_X101),

@@ -6,7 +6,7 @@ head is ours, the rest is an error that says so. Legend: as in `extract.detector
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -37,12 +37,9 @@ class Detectron2Detector(Detector):
             raise ExtractError(
                 f"detectron2 has no {', '.join(lacking)}: extract this preset without --backend"
             )
-        try:
-            import detectron2
-            from detectron2.modeling import build_backbone, build_model
-        except ImportError as error:
-            raise ExtractError(f"detectron2 cannot be imported ({error}); {_INSTALL}") from error
-        self.versions = {"detectron2": str(detectron2.__version__)}
+        self.library_versions()
+        from detectron2.modeling import build_backbone, build_model
+
         settings = detectron2_settings(config)
         self.heads: Any = None
         if config.roi.head == "none":
@@ -53,6 +50,15 @@ class Detectron2Detector(Detector):
             self.generator: Any = model.proposal_generator
             self.attributes = AttributePredictor(config) if config.roi.attributes else None
         self.eval().requires_grad_(False)
+
+    @staticmethod
+    def library_versions() -> dict[str, str]:
+        """Detectron2's. Raises ExtractError when it is missing."""
+        try:
+            import detectron2
+        except ImportError as error:
+            raise ExtractError(f"detectron2 cannot be imported ({error}); {_INSTALL}") from error
+        return {"detectron2": str(detectron2.__version__)}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """The parameters under the names that our own detector has, anchors included."""
@@ -80,7 +86,7 @@ class Detectron2Detector(Detector):
         """Detectron2's heads, None of a network for maps only."""
         return self.heads
 
-    def maps(self, images: Tensor) -> dict[str, Tensor]:
+    def maps(self, images: Tensor, wanted: Collection[str] | None = None) -> dict[str, Tensor]:
         maps: dict[str, Tensor] = self.backbone(images)
         return maps
 

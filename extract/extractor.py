@@ -6,6 +6,7 @@ Legend: B images of a batch, S side of the input, C channels, h w a map's height
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -52,8 +53,6 @@ class Extractor:
             raise ExtractError(f"preset {name} extracts given boxes only: add --boxes BOXES.json")
         self.name, self.preset, self.boxes = name, preset, boxes
         self.device = torch.device(device)
-        network = EfficientNetLite0().to(self.device)
-        self.network = network.to(memory_format=torch.channels_last)
         self.streams: dict[str, Stream] = {}
         self._grids = {"grids": "head"} if preset.grids else {}  # stream -> its map
         self._grids |= dict(zip(PYRAMID, preset.pyramid, strict=False))
@@ -63,6 +62,16 @@ class Extractor:
         if boxes is not None:
             self._levels.update(preset.levels)
             self.streams["regions"] = Stream(sum(WIDTHS[k] for k in preset.levels), preset.dtype)
+
+    @cached_property
+    def network(self) -> EfficientNetLite0:
+        """The network, built when it is first needed."""
+        network = EfficientNetLite0().to(self.device)
+        return network.to(memory_format=torch.channels_last)
+
+    def load(self) -> None:
+        """Build the network now."""
+        self.network  # noqa: B018
 
     @property
     def meta(self) -> dict[str, Any]:

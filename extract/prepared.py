@@ -63,6 +63,9 @@ class FeatureExtractor(Protocol):
     def meta(self) -> dict[str, Any]:
         """What a cache records of it."""
 
+    def load(self) -> None:
+        """Build the network, unless it is there. Raises ExtractError when weights do not fit."""
+
     def cells(self, stream: str) -> int:
         """Rows of an image in a stream, about; 0 where given boxes decide."""
 

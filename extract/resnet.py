@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import deform_conv2d
 
+from extract.convolution import convolve, fast_kernel
 from extract.detector_config import BLOCKS, ResNetConfig
 
 _EPSILON = 1e-5  # of norms
@@ -53,23 +54,30 @@ class Conv(nn.Module):
         nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
         self.register_parameter("bias", None)
         self.norm = norm
-        self.size, self.groups = size, groups
+        self.groups = groups
+        self.kernel: Tensor | None = None  # see `fast_kernel`
 
     def forward(
         self, x: Tensor, stride: int = 1, dilation: int = 1, offset: Tensor | None = None
     ) -> Tensor:
         """(B, C, h, w) -> (B, C', h', w'); an offset moves the samples of each cell."""
-        padding = dilation * (self.size // 2)
         if offset is None:
-            y = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
+            y = self.convolved(x, stride, dilation)
         else:
-            y = self._deformed(x, offset, stride, padding, dilation)
+            y = self._deformed(x, offset, stride, dilation)
         return y if self.norm is None else self.norm(y)
 
-    def _deformed(
-        self, x: Tensor, offset: Tensor, stride: int, padding: int, dilation: int
-    ) -> Tensor:
+    def convolved(self, x: Tensor, stride: int, dilation: int) -> Tensor:
+        """(B, C, h, w) -> (B, C', h', w') without the norm."""
+        return convolve(x, self.weight, self.bias, stride, dilation, self.groups, self.kernel)
+
+    def arrange(self) -> None:
+        """Prepare the kernel that is fastest on a processor."""
+        self.kernel = fast_kernel(self.weight, self.groups)
+
+    def _deformed(self, x: Tensor, offset: Tensor, stride: int, dilation: int) -> Tensor:
         """In float32, the only precision that the operator has everywhere."""
+        padding = dilation * (self.weight.shape[-1] // 2)
         bias = None if self.bias is None else self.bias.float()
         y = deform_conv2d(
             x.float(), offset.float(), self.weight.float(), bias, stride, padding, dilation
@@ -88,7 +96,7 @@ class Conv(nn.Module):
         scale = norm.weight.double() * (norm.running_var.double() + norm.epsilon).rsqrt()  # (C',)
         shift = norm.bias.double() - norm.running_mean.double() * scale  # (C',)
         self.weight.copy_(self.weight.double() * scale[:, None, None, None])
-        self.bias = nn.Parameter(shift.to(self.weight.dtype))
+        self.bias = nn.Parameter(shift.to(self.weight.dtype), requires_grad=False)
 
 
 class PreActivatedConv(Conv):
@@ -98,8 +106,23 @@ class PreActivatedConv(Conv):
         self, x: Tensor, stride: int = 1, dilation: int = 1, offset: Tensor | None = None
     ) -> Tensor:
         x = F.relu_(x if self.norm is None else self.norm(x))
-        padding = dilation * (self.size // 2)
-        return F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
+        return self.convolved(x, stride, dilation)
+
+
+class PlainConv(nn.Conv2d):
+    """A 1x1 or 3x3 convolution with bias that keeps a map's size."""
+
+    def __init__(self, inputs: int, outputs: int, size: int) -> None:
+        super().__init__(inputs, outputs, size, padding=size // 2)
+        self.kernel: Tensor | None = None  # see `fast_kernel`
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, C', h, w)."""
+        return convolve(x, self.weight, self.bias, kernel=self.kernel)
+
+    def arrange(self) -> None:
+        """Prepare the kernel that is fastest on a processor."""
+        self.kernel = fast_kernel(self.weight, 1)
 
 
 class Offsets(nn.Module):
@@ -192,10 +215,15 @@ class Stage(nn.Sequential):
         super().__init__(*blocks)
         self.stride = 1 if level == 2 else 2
 
-    def forward(self, x: Tensor, dilation: int = 1, activated: bool = False) -> Tensor:
-        """(B, C, h, w) -> (B, C', h', w'): half as high and wide behind res2, unless dilated."""
+    def forward(
+        self, x: Tensor, dilation: int = 1, activated: bool = False, thinned: bool = False
+    ) -> Tensor:
+        """(B, C, h, w) -> (B, C', h', w'): half as high and wide behind res2, unless dilated.
+
+        `thinned` input holds only the cells that a stride would visit.
+        """
         first, *rest = self
-        stride = self.stride if dilation == 1 else 1
+        stride = self.stride if dilation == 1 and not thinned else 1
         x = first(x, stride, dilation, True) if activated else first(x, stride, dilation)
         for block in rest:
             x = block(x, 1, dilation)

@@ -1,7 +1,7 @@
 """What is done with each proposal: pooling, the head, classes, boxes and attributes.
 
 Legend: R regions, C channels, h w a map's height and width, P bins a side, D feature width,
-K classes with the background.
+K classes with the background, S samples of a bin a side.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align, roi_pool
 
-from extract.detector_config import DetectorConfig
+from extract.detector_config import DetectorConfig, RoiConfig
 from extract.resnet import FrozenNorm, Stage
 
 _CANONICAL = (224.0, 4)  # a region of this side belongs to this pyramid level
@@ -72,6 +72,46 @@ class RegionPooler(nn.Module):
             sampling_ratio=config.sampling,
             aligned=config.pooler == "ROIAlignV2",
         )
+
+
+def sampled_bins(x: Tensor, boxes: Tensor, config: RoiConfig, stride: int, every: int) -> Tensor:
+    """RoIAlign of a map (1, C, h, w) with a fixed number of samples, as sums of weighted cells.
+
+    Of the bins of boxes (R, 4) each `every`-th row and column: (R, C, P', P'), channels last.
+    Equal to torchvision's up to the order of the sums; it reads all channels of a cell at once.
+    """
+    high, wide = x.shape[2:]
+    corners = boxes / stride - (0.5 if config.pooler == "ROIAlignV2" else 0.0)  # (R, 4)
+    sides = corners[:, 2:] - corners[:, :2]  # (R, 2)
+    if config.pooler == "ROIAlign":
+        sides = sides.clamp(min=1)
+    bins = torch.arange(0, config.resolution, every, device=x.device)  # (P',)
+    samples = (torch.arange(config.sampling, device=x.device) + 0.5) / config.sampling  # (S,)
+    steps = (bins[:, None] + samples) / config.resolution  # (P', S) in parts of a side
+    column, across = _neighbours(corners[:, 0], sides[:, 0], steps, wide)  # (R, P', 2 S)
+    row, down = _neighbours(corners[:, 1], sides[:, 1], steps, high)
+    cells = row[:, :, None, :, None] * wide + column[:, None, :, None, :]  # (R, P', P', 2 S, 2 S)
+    weights = down[:, :, None, :, None] * across[:, None, :, None, :]
+    table = x[0].permute(1, 2, 0).reshape(high * wide, -1)  # (h w, C)
+    summed = F.embedding_bag(
+        cells.flatten(3).flatten(0, 2),
+        table,
+        mode="sum",
+        per_sample_weights=weights.flatten(3).flatten(0, 2),
+    )  # (R P' P', C)
+    return summed.view(len(boxes), len(bins), len(bins), -1).permute(0, 3, 1, 2)
+
+
+def _neighbours(start: Tensor, side: Tensor, steps: Tensor, cells: int) -> tuple[Tensor, Tensor]:
+    """Cells on both sides of each sample of a bin, and their shares of its mean, (R, P', 2 S)."""
+    place = start[:, None, None] + steps * side[:, None, None]  # (R, P', S)
+    inside = (place >= -1) & (place <= cells)
+    place = place.clamp(min=0, max=cells - 1)
+    low = place.floor()
+    upper = place - low  # share of the cell behind
+    both = torch.stack((low, (low + 1).clamp(max=cells - 1)), dim=-1).long()  # (R, P', S, 2)
+    shares = torch.stack((1 - upper, upper), dim=-1) * inside[..., None] / steps.shape[1]
+    return both.flatten(2), shares.flatten(2)
 
 
 class FullyConnected(nn.Module):
@@ -141,16 +181,23 @@ class RegionHeads(nn.Module):
         self.attribute_predictor = AttributePredictor(config) if roi.attributes else None
         self.kind = torch.float32  # of the head's layers
         self.layout = torch.contiguous_format  # of its convolutions
+        self.gathers = False  # pools by `sampled_bins`
+        self.thinning = 1  # the stride of the bins that res5 looks at
 
     def forward(self, maps: dict[str, Tensor], boxes: Tensor, chunk: int) -> RegionOutputs:
         """An image's maps (1, C, h, w) and boxes (R, 4) -> what they are, `chunk` at a time."""
-        # pooling reads rows of one channel, in float32
-        used = [maps[name].float().contiguous() for name in self.config.roi.maps]
+        used = [maps[name].float() for name in self.config.roi.maps]
+        if not self.gathers:
+            used = [x.contiguous() for x in used]  # pooling reads rows of one channel
         levels = self.pooler.levels(boxes)
         features, kept = [], []
         for start in range(0, len(boxes), chunk):
             part = slice(start, start + chunk)
-            pooled = self.pooler(used, boxes[part], None if levels is None else levels[part])
+            if self.gathers:
+                stride = self.pooler.strides[0]
+                pooled = sampled_bins(used[0], boxes[part], self.config.roi, stride, self.thinning)
+            else:
+                pooled = self.pooler(used, boxes[part], None if levels is None else levels[part])
             features.append(self.head(pooled))
             if self.config.roi.resolution == 1:
                 kept.append(pooled.flatten(1))
@@ -165,16 +212,17 @@ class RegionHeads(nn.Module):
         if self.box_head is not None:
             return self.box_head(x).float()
         x = x.contiguous(memory_format=self.layout)
-        return self.last_map(x, self.config.roi.res5_dilation).float().mean(dim=(2, 3))
+        thinned = self.thinning > 1
+        return self.last_map(x, self.config.roi.res5_dilation, thinned).float().mean(dim=(2, 3))
 
-    def last_map(self, x: Tensor, dilation: int) -> Tensor:
+    def last_map(self, x: Tensor, dilation: int, thinned: bool = False) -> Tensor:
         """(R, C, h, w) of res4 -> (R, D, h', w') of res5; pre-activated ones come normed."""
         if self.res5 is None:
             raise ValueError("only a head of residual blocks has a last map")
         if self.res5_bn is None:
-            y: Tensor = self.res5(x, dilation)
+            y: Tensor = self.res5(x, dilation, thinned=thinned)
             return y
-        return F.relu_(self.res5_bn(self.res5(x, dilation, activated=True)))
+        return F.relu_(self.res5_bn(self.res5(x, dilation, activated=True, thinned=thinned)))
 
     def predict(self, features: Tensor) -> RegionOutputs:
         """Features (R, D) -> what they are."""
@@ -188,11 +236,24 @@ class RegionHeads(nn.Module):
             else self.attribute_predictor(features, logits),
         )
 
-    def arrange(self) -> None:
-        """Lay the convolutions' weights out by channels last."""
+    def arrange(self, processor: bool) -> None:
+        """Lay the convolutions' weights out by channels last; on a processor pool so, too.
+
+        There, of regions that a first 1x1 convolution strides over, only the bins that it looks at
+        are made.
+        """
+        roi = self.config.roi
         if self.res5 is not None:
             self.layout = torch.channels_last
             self.res5.to(memory_format=self.layout)
+        if processor and len(roi.maps) == 1 and roi.pooler != "ROIPool" and roi.sampling > 0:
+            self.gathers = True
+            if (
+                self.res5 is not None
+                and roi.res5_dilation == 1
+                and self.config.resnet.stride_in_1x1
+            ):
+                self.thinning = self.res5.stride
 
     def set_precision(self, kind: torch.dtype) -> None:
         """Run the head in `kind`; pooling, classes, boxes and attributes stay float32."""

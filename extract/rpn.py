@@ -15,6 +15,7 @@ from extract.anchors import caffe_anchors, cell_anchors, spread
 from extract.box_geometry import clip, decode, larger_than
 from extract.detector_config import DetectorConfig
 from extract.nms import nms
+from extract.resnet import PlainConv
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class RpnHead(nn.Module):
 
     def __init__(self, inputs: int, hidden: int, anchors: int, softmax: bool) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(inputs, hidden, 3, padding=1)
-        self.objectness_logits = nn.Conv2d(hidden, anchors * (2 if softmax else 1), 1)
-        self.anchor_deltas = nn.Conv2d(hidden, anchors * 4, 1)
+        self.conv = PlainConv(inputs, hidden, 3)
+        self.objectness_logits = PlainConv(hidden, anchors * (2 if softmax else 1), 1)
+        self.anchor_deltas = PlainConv(hidden, anchors * 4, 1)
         for layer in (self.conv, self.objectness_logits, self.anchor_deltas):
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]

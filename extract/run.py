@@ -69,6 +69,8 @@ def extract(
     """
     summary = Summary()
     sources = [source for source in sources if share.has(source.image_id)]
+    if not {source.image_id for source in sources} <= _finished(out):
+        extractor.load()  # before anything is written
     with CacheWriter(out, extractor.meta, extractor.streams, share) as writer, quiet_pillow():
         waiting = [source for source in sources if source.image_id not in writer.done]
         summary.already = len(sources) - len(waiting)
@@ -97,6 +99,14 @@ def extract(
             raise
         commit()
     return summary
+
+
+def _finished(out: Path) -> frozenset[str]:
+    """Ids that the cache holds, none where it must be mended first."""
+    try:
+        return frozenset(FeatureCache(out).ids) if (out / "cache.json").exists() else frozenset()
+    except CacheError:
+        return frozenset()
 
 
 def _checked(

@@ -32,6 +32,7 @@ class Weights:
     megabytes: float | None = None
     about: bool = False  # whether that is of the parameters rather than of the file
     sha256: str | None = None  # or its first digits
+    names: str | None = None  # folder of `page` with objects_vocab.txt and attributes_vocab.txt
     presets: tuple[str, ...] = ()
 
     @property

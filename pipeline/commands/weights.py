@@ -46,6 +46,9 @@ def list_(as_json: bool) -> None:
         click.echo(f"  file     {entry.file}, {size}, {entry.licence}; {here}")
         click.echo(f"  from     {entry.url or '(by hand)'}")
         click.echo(f"  page     {entry.page}")
+        if entry.names:
+            files = "objects_vocab.txt, attributes_vocab.txt"
+            click.echo(f"  names    {files} in {entry.names} of that page")
         short = entry.sha256 is not None and len(entry.sha256) < 64
         click.echo(f"  sha256   {entry.sha256 or 'not published'}{' ...' if short else ''}")
 

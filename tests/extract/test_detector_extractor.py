@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,10 +116,10 @@ def test_regions_grids_and_pyramid_in_one_pass(
     passes = 0
     real = Detector.maps
 
-    def counted(self: Detector, images: torch.Tensor) -> dict[str, torch.Tensor]:
+    def counted(self: Detector, *given: Any) -> dict[str, torch.Tensor]:
         nonlocal passes
         passes += 1
-        return real(self, images)
+        return real(self, *given)
 
     monkeypatch.setattr(Detector, "maps", counted)
     both = records(together, photos, tmp_path)
@@ -230,6 +231,25 @@ def test_presets_that_cannot_be(change: dict, message: str, tmp_path: Path) -> N
 def test_imagenet_presets_take_no_weights(tmp_path: Path) -> None:
     with pytest.raises(ExtractError, match="leave out --weights"):
         make_extractor("imagenet-grid", presets.Preset(), "cpu", None, tmp_path / "x.pth")
+
+
+def test_nothing_to_do_loads_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = extractor(small("grid-r50"), tmp_path)
+    sources = find_sources([photos])
+    assert extract(sources, made, tmp_path / "cache").done == len(SIZES)
+    monkeypatch.setattr("extract.detector_extractor.build", lambda *given: pytest.fail("built"))
+    again = extract(sources, extractor(small("grid-r50"), tmp_path), tmp_path / "cache")
+    assert (again.done, again.already) == (0, len(SIZES))
+
+
+def test_wrong_weights_are_found_before_anything_is_written(photos: Path, tmp_path: Path) -> None:
+    write_weights(small("grid-x101"), tmp_path / "weights.safetensors")
+    made = extractor(small("grid-r50"), tmp_path)
+    with pytest.raises(ExtractError, match="weights.safetensors"):
+        extract(find_sources([photos]), made, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ needs_detectron2 = pytest.mark.skipif(
 @pytest.mark.parametrize("name", ["bua-d2-r101", "grid-x101", "grid-x152pp", "fpn-pyramid"])
 def test_detectron2_gives_the_same_cache(name: str, photos: Path, tmp_path: Path) -> None:  # noqa: F811
     if name == "grid-x152pp" and importlib.util.find_spec("detectron2._C") is None:
-        pytest.skip("detectron2 is not compiled, so it has no deformable convolution")
+        pytest.skip("detectron2._C is not built, which its deformable convolutions need")
     rule = Selection(rule="detections", score=0.01, least=0, most=12, thresholds=(0.5,))
     changes = {"regions": True, "grids": False} if name == "fpn-pyramid" else {}
     preset = small(name, selection=rule, **changes)

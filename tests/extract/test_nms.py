@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from extract import nms as module
-from extract.box_selection import Selection, best_kept_scores, confident
+from extract.box_selection import Selection, best_kept_scores, confident, detections
 from extract.nms import nms, nms_by_class
 
 
@@ -91,3 +91,14 @@ def test_confident_proposals_equal_the_loop(sharpness: float, limits: tuple[int,
     assert confident(found, rule).tolist() == confident(best, rule).tolist()
     sure = best >= rule.score
     assert torch.equal(found[sure], best[sure])
+
+
+@pytest.mark.parametrize(("score", "least", "count"), [(0.2, 1, 2), (0.2, 4, 4), (0.9, 0, 0)])
+def test_too_few_detections_are_filled_up(score: float, least: int, count: int) -> None:
+    """DLCT's rule: those above the score, or the best few whatever their score."""
+    boxes = torch.tensor([[0.0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9]])  # three apart
+    scores = torch.tensor([[0.8, 0.05], [0.1, 0.3], [0.06, 0.0]])  # (3, 2)
+    rule = Selection(rule="detections", score=score, least=least, thresholds=(0.5,))
+    found = detections(boxes[:, None].expand(-1, 2, -1), scores, rule, False)
+    assert found.ids.tolist() == [0, 1, 1, 2][:count]
+    assert found.scores.tolist() == sorted(found.scores.tolist(), reverse=True)

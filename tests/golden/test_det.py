@@ -237,6 +237,7 @@ class Scene:
             selection = Selection(
                 rule="detections",
                 score=rule["score_thresh"],
+                least=0,
                 most=rule["topk"],
                 thresholds=(rule["nms"],),
             )
