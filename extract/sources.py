@@ -70,6 +70,11 @@ def _sources_of(given: Path, relative_ids: bool) -> Iterator[Source]:
         for line in _text(given).split("\n"):
             if line.strip():
                 yield _listed(given, line.removesuffix("\r"), None, relative_ids)
+    elif given.suffix.lower() in (".json", ".jsonl"):
+        raise ExtractError(
+            f"{given}: is JSON, wanted images: a folder, an image, a list (.txt) or a table (.csv,"
+            " .tsv); captions are for pipeline train --captions"
+        )
     else:
         yield _source(given, given.as_posix(), relative_ids)
 

@@ -64,6 +64,7 @@ def open_image(
     images: Path | None,
     boxes: Path | None,
     device: str,
+    weights: Path | None = None,
 ) -> tuple[ImageFeatures, Path]:
     """Features and file of an image, given by its id in a cache or as a file.
 
@@ -74,7 +75,7 @@ def open_image(
     path = Path(image)
     sources = find_sources([path]) if path.is_file() else []
     if sources and features is None:
-        extractor = extractor_of(folder, needs, boxes, device)
+        extractor = extractor_of(folder, needs, boxes, device, weights)
         records, failures = extract_in_memory(sources, extractor)
         if failures:
             raise PipelineError(f"{path}: {failures[0].reason}: {failures[0].detail}")
@@ -104,13 +105,14 @@ def explain_image(
     features: Path | None = None,
     images: Path | None = None,
     boxes: Path | None = None,
+    weights: Path | None = None,
     steps: int = 50,
     device: str = "auto",
 ) -> Explained:
     """Explain a caption of an image, by default the one that the run's captioner decodes.
 
     `images` is a folder to find photographs of ids in, by file name; `boxes` gives the regions of
-    a file for runs on given boxes.
+    a file for runs on given boxes, `weights` the checkpoint of the run's detector.
     """
     folder = open_run(run)
     where = choose_device(device)
@@ -123,6 +125,7 @@ def explain_image(
         images=images,
         boxes=boxes,
         device=str(where),
+        weights=weights,
     )
     words: Caption
     if caption is None:

@@ -51,10 +51,13 @@ def caption_photos(
     beam: int | None = None,
     keep: int = 1,
     boxes: Path | None = None,
+    weights: Path | None = None,
     features: Path | None = None,
     device: str = "auto",
 ) -> Outcome:
     """Caption images; with `features` a ready cache is read instead of extracting.
+
+    `weights` is the checkpoint of the run's detector; without it the preset's own is looked up.
 
     With `others` they and the run decode as an ensemble, which averages `average`.
 
@@ -72,7 +75,7 @@ def caption_photos(
         ids = list(files)
         check_features(ids, cache, "images", str(inputs[0]))
     else:
-        extractor = extractor_of(folder, model.needs, boxes, str(where))
+        extractor = extractor_of(folder, model.needs, boxes, str(where), weights)
         records, failures = extract_in_memory(sources, extractor)
         cache, ids = InMemory(records), [record.image_id for record in records]
     settings = folder.recipe.decoding
@@ -83,7 +86,11 @@ def caption_photos(
 
 
 def extractor_of(
-    folder: RunFolder, streams: Sequence[str], boxes: Path | None, device: str
+    folder: RunFolder,
+    streams: Sequence[str],
+    boxes: Path | None,
+    device: str,
+    weights: Path | None = None,
 ) -> FeatureExtractor:
     """The extractor that made the run's features. Raises PipelineError when it cannot be had."""
     name, settings = folder.fingerprint.get("preset"), _nested(folder.fingerprint).get("settings")
@@ -99,13 +106,14 @@ def extractor_of(
             " --boxes BOXES.json for these images"
         )
     given = read_boxes(boxes) if boxes is not None else None
-    extractor = make_extractor(name, preset, device, given)
+    extractor = make_extractor(name, preset, device, given, weights)
     lines = differences(folder.fingerprint, _plain(fingerprint_of(extractor.meta)))
     if lines:
         shown = "\n  ".join(lines)
         raise PipelineError(
             f"this installation makes other features than {folder.path} was trained on (trained on"
             f" / here):\n  {shown}\ngive features made as before by --features CACHE"
+            + (", or its checkpoint by --weights" if any("weights." in k for k in lines) else "")
         )
     return extractor
 

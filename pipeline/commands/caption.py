@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from pipeline.own_photos import caption_photos
+from pipeline.processes import SOME_FAILED
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,6 +35,11 @@ from pipeline.own_photos import caption_photos
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Boxes, for runs on given regions.",
 )
+@click.option(
+    "--weights",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Checkpoint of the run's detector (default: the preset's own, see weights list).",
+)
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
 @click.option("--device", default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -46,6 +52,7 @@ def command(
     beam: int | None,
     num_captions: int,
     boxes: Path | None,
+    weights: Path | None,
     features: Path | None,
     device: str,
     as_json: bool,
@@ -55,8 +62,11 @@ def command(
     \b
     pipeline caption holiday/*.jpg --run run
 
-    The run knows how its features were made and makes them so again.
+    The run knows how its features were made and makes them so again. Exit code 3: some photos
+    failed; 1: all of them did.
     """
+    if weights is not None and features is not None:
+        raise click.UsageError("--weights makes features, --features reads them: give one")
     outcome = caption_photos(
         inputs,
         runs[0],
@@ -65,6 +75,7 @@ def command(
         beam=beam,
         keep=num_captions,
         boxes=boxes,
+        weights=weights,
         features=features,
         device=device,
     )
@@ -88,4 +99,6 @@ def command(
         for failure in outcome.failures:
             message = f"{failure.source.path}: {failure.reason}: {failure.detail}"
             click.echo(f"failed: {message}", err=True)
-    return 3 if outcome.failures else 0
+    if not outcome.failures:
+        return 0
+    return SOME_FAILED if outcome.found.captions else 1

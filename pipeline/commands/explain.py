@@ -27,6 +27,11 @@ from pipeline.files import write_bytes
 )
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
 @click.option("--boxes", type=click.Path(exists=True, path_type=Path), help="Boxes of a file.")
+@click.option(
+    "--weights",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Checkpoint of the run's detector (default: the preset's own, see weights list).",
+)
 @click.option("--device", default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
 def command(
@@ -39,6 +44,7 @@ def command(
     features: Path | None,
     images: Path | None,
     boxes: Path | None,
+    weights: Path | None,
     device: str,
     as_json: bool,
 ) -> None:
@@ -59,6 +65,7 @@ def command(
         features=features,
         images=images,
         boxes=boxes,
+        weights=weights,
         steps=steps,
         device=device,
     )

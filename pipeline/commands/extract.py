@@ -34,7 +34,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--preset", "name", help="How features are made; see --list-presets.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the cache.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the cache."
+)
 @click.option(
     "--weights",
     type=_FILE,
@@ -109,6 +111,7 @@ def command(
     where = str(own_device(choose_device(device)))
     extractor = make_extractor(name, preset, where, given, weights, backend)
     if dry_run:
+        extractor.load()  # says whether the weights fit
         _dry_run(sources, extractor, out, workers, as_json)
         return 0
     share = Share.of_environment()

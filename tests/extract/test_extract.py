@@ -258,6 +258,7 @@ def test_other_settings_are_refused(
         (["extract", "absent", *OPTIONS, "--out", "x"], 2, "does not exist"),
         (["extract", "PHOTOS", "--preset", "imagenet-regions", "--out", "x"], 1, "add --boxes"),
         (["extract", "PHOTOS", *OPTIONS, "--out", "/dev/null/x"], 1, "cannot be written"),
+        (["extract", "PHOTOS", *OPTIONS, "--out", __file__], 2, "test_extract.py' is a file"),
     ],
 )
 def test_exit_codes(
@@ -265,6 +266,14 @@ def test_exit_codes(
 ) -> None:
     assert run(*(photos if a == "PHOTOS" else a for a in args)) == code
     assert message in capsys.readouterr().err
+
+
+def test_captions_are_no_images(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "dataset.json").write_text("{}")
+    assert run("extract", tmp_path / "dataset.json", *OPTIONS, "--out", tmp_path / "out") == 1
+    message = capsys.readouterr().err
+    assert "dataset.json: is JSON, wanted images: a folder" in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_usable_image_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
