@@ -18,7 +18,7 @@ from torch.nn import functional as F
 _TILES = 256  # at once: inputs, products and outputs of 512 channels are 19 MB each
 _LEAST_CHANNELS = 32  # fewer are not worth the transforms
 # one dimension's transforms, of points 0, 1, -1, 2, -2 and infinity
-_INPUT = [
+_INPUT: list[list[float]] = [
     [4, 0, -5, 0, 1, 0],
     [0, -4, -4, 1, 1, 0],
     [0, 4, -4, -1, 1, 0],
@@ -26,7 +26,7 @@ _INPUT = [
     [0, 2, -1, -2, 1, 0],
     [0, 4, 0, -5, 0, 1],
 ]
-_WEIGHT = [
+_WEIGHT: list[list[float]] = [
     [1 / 4, 0, 0],
     [-1 / 6, -1 / 6, -1 / 6],
     [-1 / 6, 1 / 6, -1 / 6],
@@ -34,7 +34,7 @@ _WEIGHT = [
     [1 / 24, -1 / 12, 1 / 6],
     [0, 0, 1],
 ]
-_OUTPUT = [
+_OUTPUT: list[list[float]] = [
     [1, 1, 1, 1, 1, 0],
     [0, 1, -1, 2, -2, 0],
     [0, 1, 1, 4, 4, 0],
