@@ -61,7 +61,9 @@ def test_exit_codes(
         return outcome
 
     monkeypatch.setattr("pipeline.commands.caption.caption_photos", caption_photos)
-    args = ["caption", photo, "--run", tmp_path, "--weights", photo]
-    assert main([str(part) for part in args]) == code
+    args = ["caption", str(photo), "--run", str(tmp_path), "--weights", str(photo)]
+    for words, wanted in ((args, code), ([*args, "--features", str(tmp_path)], 2)):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert (caught.value.code or 0) == wanted
     assert given["weights"] == photo
-    assert main([*map(str, args), "--features", str(tmp_path)]) == 2
