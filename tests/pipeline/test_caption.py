@@ -50,7 +50,7 @@ def test_exit_codes(
     photo = tmp_path / "b.jpg"
     photo.write_bytes(b"")
     outcome = Outcome(
-        found=Captions(captions, {image: [-1.0] for image in captions}),
+        found=Captions(captions=captions, scores={image: [-1.0] for image in captions}),
         files={"a": tmp_path / "a.jpg"},
         failures=[Failure(Source("b", photo), "empty-file", "0 bytes")],
     )
