@@ -77,6 +77,12 @@ def compare(
 def shared_ids(first: FeatureCache, second: FeatureCache) -> list[str]:
     """The images in both. Raises CacheError when there is none."""
     shared = [image for image in first.ids if image in second]
+    for cache in (first, second):
+        if not cache.ids:
+            raise CacheError(
+                f"{cache.path}: an empty cache, nothing to compare; bring images into it with"
+                f" pipeline extract ... --out {cache.path}"
+            )
     if not shared:
         raise CacheError(
             f"{first.path} and {second.path} have no image in common: the one begins"

@@ -55,9 +55,10 @@ def import_features(
     source, kind = sources[0]
     reader = _Reader(names or {}, sizes)
     shape = reader.shape_of(source, kind, dtype)
+    settings = {"imported": kind.name} | ({"sizes": "given"} if sizes is not None else {})
     meta: dict[str, Any] = {
         "preset": name or f"imported-{kind.name}",
-        "settings": {"imported": kind.name},
+        "settings": settings,
         "source": [each.name for each, _ in sources],
         "versions": {"h5py": h5py.__version__, "numpy": np.__version__},
     }

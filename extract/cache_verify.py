@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h5py
+
 from extract.cache import differences, fingerprint_of, image_id_of
 from extract.cache_folder import JournalLine, read_description, read_failures, read_journals
 from extract.errors import CacheError
 from extract.records import check_record
 from extract.shard import Shard
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"  # how every HDF5 file begins
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,30 @@ def _files(path: Path) -> Iterator[tuple[Shard, JournalLine | None]]:
         for line in read_journals(path):
             yield Shard(path / line.shard), line
     elif path.is_file():
+        if not _claims_cache(path):
+            raise CacheError(
+                f"{path}: no feature cache (not an HDF5 file with our schema); give a cache's folder"
+                " or a file that pipeline cache merge made"
+            )
         yield Shard(path), None
     else:
         raise CacheError(f"{path}: no such feature cache; type pipeline extract --help to make one")
+
+
+def _claims_cache(path: Path) -> bool:
+    """Whether a file says that it is a cache; a damaged one may say nothing any more."""
+    try:
+        with path.open("rb") as opened:
+            head = opened.read(len(_HDF5))
+        if head[:4] != _HDF5[:4] and head[4:] != _HDF5[4:]:
+            return False
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be read ({error.strerror or error})") from error
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return "schema" in file.attrs or "image_id" in file
+    except (OSError, RuntimeError, KeyError):
+        return True  # HDF5 that is cut or changed: to be reported as such
 
 
 def _readable(shard: Shard) -> int:

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from extract.detector import Detector
-from extract.errors import ExtractError
-from extract.restricted_pickle import load_arrays
+from extract.errors import ExtractError, WeightsError
+from extract.restricted_pickle import NotAPickle, load_arrays
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 8  # names of each kind in an error
@@ -48,35 +48,35 @@ _TORCHVISION["downsample.1"] = "shortcut.norm"
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by the file's own names. Raises ExtractError."""
+    """The tensors of a checkpoint by the file's own names. Raises WeightsError."""
     try:
         with path.open("rb") as file:
             head = file.read(9)
     except OSError as error:
-        raise ExtractError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise WeightsError(f"{path}: cannot be read ({error.strerror or error})") from error
     if head[8:9] == b"{":
         try:
             return load_file(path)
         except (safetensors.SafetensorError, OSError) as error:
-            raise ExtractError(f"{path}: not a readable safetensors file ({error})") from error
-    content = _torch_content(path) if _is_torch(path, head) else load_arrays(path)
+            raise WeightsError(f"{path}: not a readable safetensors file ({error})") from error
+    content = _torch_content(path) if _is_torch(path, head) else _pickled_content(path)
     for key in ("model", "state_dict", "blobs"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
             break
     if not isinstance(content, Mapping):
-        raise ExtractError(f"{path}: holds {type(content).__name__}, wanted tensors by name")
+        raise WeightsError(f"{path}: holds {type(content).__name__}, wanted tensors by name")
     tensors = {str(name): _tensor(value) for name, value in content.items()}
     found = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if not found:
-        raise ExtractError(f"{path}: holds no tensors under {', '.join(list(content)[:_SHOWN])}")
+        raise WeightsError(f"{path}: holds no tensors under {', '.join(list(content)[:_SHOWN])}")
     return found
 
 
 def load_detector(detector: Detector, tensors: Mapping[str, Tensor], source: object) -> None:
     """Fill a detector with a checkpoint's tensors.
 
-    Raises ExtractError that lists missing, unexpected and wrongly shaped parameters, and pixel
+    Raises WeightsError that lists missing, unexpected and wrongly shaped parameters, and pixel
     means or deviations that are not the configuration's.
     """
     _check_pixels(detector, tensors, source)
@@ -116,7 +116,7 @@ def fill(
         if names
     ]
     if problems:
-        raise ExtractError(f"{source}: does not fit the detector; parameters {'; '.join(problems)}")
+        raise WeightsError(f"{source}: does not fit the detector; parameters {'; '.join(problems)}")
     network.load_state_dict({k: v.to(own[k].dtype) for k, v in given.items()}, strict=False)
 
 
@@ -132,7 +132,7 @@ def resnet_names(tensors: Mapping[str, Tensor], source: object) -> dict[str, Ten
         if ours is not None:
             found[ours] = tensor
     if not found:
-        raise ExtractError(
+        raise WeightsError(
             f"{source}: no ResNet by its names, such as {', '.join(list(tensors)[:4])}; wanted"
             " torchvision's (layer1.0.conv1.weight) or Caffe2's (res2_0_branch2a_w)"
         )
@@ -183,7 +183,7 @@ def _check_pixels(detector: Detector, tensors: Mapping[str, Tensor], source: obj
             continue
         values = [float(v) for v in found.flatten()]
         if not np.allclose(values, wanted, rtol=0, atol=1e-3):
-            raise ExtractError(
+            raise WeightsError(
                 f"{source}: {name} is {[round(v, 4) for v in values]}, the preset's or"
                 f" configuration's is {list(wanted)}"
             )
@@ -197,6 +197,18 @@ def _is_torch(path: Path, head: bytes) -> bool:
         return b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19" in file.read(64)
 
 
+def _pickled_content(path: Path) -> Any:
+    try:
+        return load_arrays(path)
+    except NotAPickle as error:
+        raise WeightsError(
+            f"{path}: no readable checkpoint: neither safetensors, nor PyTorch's, nor a whole pickle"
+            " of arrays"
+        ) from error
+    except ExtractError as error:
+        raise WeightsError(str(error)) from error
+
+
 def _torch_content(path: Path) -> Any:
     allowed: list[Any] = [np.dtype, type(np.dtype(np.float32)), type(np.dtype(np.float64))]
     allowed += [type(np.dtype(np.int64)), np.float64(0).__reduce__()[0]]
@@ -207,13 +219,15 @@ def _torch_content(path: Path) -> Any:
         asked = re.search(
             r"(?i)unsupported (?:global|class|operand):?\s+(?:GLOBAL\s+)?([\w.]+)", str(error)
         )
-        what = f"asks for {asked[1]}" if asked else str(error).splitlines()[0]
-        raise ExtractError(
-            f"{path}: refused, the checkpoint {what}; wanted tensors and plain values only"
+        if asked is None:
+            raise WeightsError(f"{path}: not a readable PyTorch checkpoint") from error
+        raise WeightsError(
+            f"{path}: refused, the checkpoint asks for {asked[1]}; wanted tensors and plain values"
+            " only"
         ) from error
     except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ExtractError(f"{path}: not a readable PyTorch checkpoint ({line})") from error
+        raise WeightsError(f"{path}: not a readable PyTorch checkpoint ({line})") from error
 
 
 def _tensor(value: Any) -> Tensor | None:

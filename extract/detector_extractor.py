@@ -22,7 +22,7 @@ from extract.boxes import GivenBoxes
 from extract.checkpoint import fill, load_detector, read_checkpoint, resnet_names
 from extract.detector import Detector
 from extract.detector_presets import DetectorPreset
-from extract.errors import ExtractError
+from extract.errors import ExtractError, WeightsError
 from extract.images import read_image
 from extract.prepared import Prepared, cell_boxes, recorded
 from extract.records import ImageFeatures, Stream
@@ -281,7 +281,7 @@ def best_attributes(logits: Tensor, none: str) -> tuple[Tensor, Tensor]:
 
 
 def build(preset: DetectorPreset, weights: Path, kind: type[Detector] = Detector) -> Detector:
-    """The preset's detector with a checkpoint's weights. Raises ExtractError."""
+    """The preset's detector with a checkpoint's weights. Raises WeightsError."""
     detector = kind(preset.built)
     tensors = read_checkpoint(weights)
     if any(name.startswith(("backbone.", "module.backbone.")) for name in tensors):
@@ -290,7 +290,7 @@ def build(preset: DetectorPreset, weights: Path, kind: type[Detector] = Detector
         fill(detector.backbone, resnet_names(tensors, weights), weights)
     else:
         shown = ", ".join(list(tensors)[:4])
-        raise ExtractError(f"{weights}: holds {shown}, wanted a detector's names, backbone. ...")
+        raise WeightsError(f"{weights}: holds {shown}, wanted a detector's names, backbone. ...")
     detector.fold()
     detector.set_precision(getattr(torch, preset.precision))
     return detector

@@ -9,6 +9,10 @@ class CacheError(ExtractError):
     """A feature cache is broken, foreign, locked, full, or made with other settings."""
 
 
+class WeightsError(ExtractError):
+    """A file is no checkpoint, or does not fit the network that it is for."""
+
+
 class ImageError(ExtractError):
     """An image file cannot be used; `reason` is a short code, `detail` the sentence behind it."""
 

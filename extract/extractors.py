@@ -11,11 +11,11 @@ from extract.detector_extractor import DetectorExtractor
 from extract.detector_presets import DetectorPreset
 from extract.detectron2_backend import Detectron2Detector
 from extract.detectron2_config import read_detectron2_yaml
-from extract.errors import ExtractError
+from extract.errors import ExtractError, WeightsError
 from extract.extractor import Extractor
 from extract.prepared import FeatureExtractor
 from extract.presets import Preset
-from extract.weights import find_weights
+from extract.weights import find_weights, get, weights_dir
 
 BACKENDS = ("torch", "detectron2")
 
@@ -39,7 +39,13 @@ def make_extractor(
             raise ExtractError(f"preset {name} has its weights in its package: leave out --weights")
         return Extractor(name, preset, device, boxes)
     kind = {"torch": Detector, "detectron2": Detectron2Detector}[backend]
-    return DetectorExtractor(name, preset, device, boxes, weights or find_weights(name), kind)
+    file = weights or find_weights(name)
+    try:
+        return DetectorExtractor(name, preset, device, boxes, file, kind)
+    except WeightsError as error:
+        kept = file.parent.parent == weights_dir()
+        hint = get(file.parent.name).to_replace if kept else "give another file as --weights"
+        raise WeightsError(f"{error}; {hint}") from error
 
 
 def with_configuration(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar, get_type_hints
@@ -11,6 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 from extract.detector_presets import DETECTOR_PRESETS, DetectorPreset
 from extract.errors import ExtractError
 from extract.images import ImageLimits, ImageRules
+from extract.nearest import hint
 
 T = TypeVar("T")
 
@@ -52,9 +52,7 @@ PRESETS: dict[str, Preset | DetectorPreset] = {
 def get(name: str) -> Preset | DetectorPreset:
     """The preset of that name. Raises ExtractError with the nearest name."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ExtractError(f"no preset {name!r}; there are {', '.join(PRESETS)}{hint}")
+        raise ExtractError(f"no preset {name!r}{hint(name, PRESETS)}")
     return PRESETS[name]
 
 

@@ -37,6 +37,10 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
+class NotAPickle(ExtractError):
+    """The file is no pickle, or a broken one."""
+
+
 class _Refused(pickle.UnpicklingError):
     """The file asks for a class outside the list."""
 
@@ -74,6 +78,6 @@ def unpickle_arrays(file: BinaryIO, source: object) -> Any:
     except OSError:
         raise
     except Exception as error:  # broken pickles raise many kinds
-        raise ExtractError(
+        raise NotAPickle(
             f"{source}: not a readable pickle ({type(error).__name__}: {error})"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shutil
@@ -15,8 +14,10 @@ from typing import Any
 import yaml
 
 from extract.durable import sync_folder, temporary_name, write_text
-from extract.errors import ExtractError
+from extract.errors import ExtractError, WeightsError
 from extract.imagenet import sha256_of
+from extract.nearest import hint
+from extract.weights_check import what_is_wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,12 @@ class Weights:
             f" weights add {self.name} FILE (it is kept as {self.path})"
         )
 
+    @property
+    def to_replace(self) -> str:
+        """What to type where the file that is kept is the wrong one."""
+        fetch = f", or pipeline weights fetch {self.name} --replace" if self.url else ""
+        return f"to replace it type pipeline weights add {self.name} FILE --replace{fetch}"
+
 
 def weights_dir() -> Path:
     """The folder of all checkpoints; it need not exist.
@@ -78,9 +85,7 @@ def get(name: str) -> Weights:
     by_preset = {preset: each for each in known.values() for preset in each.presets}
     if name in known or name in by_preset:
         return known[name] if name in known else by_preset[name]
-    near = difflib.get_close_matches(name, [*known, *by_preset], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ExtractError(f"no weights {name!r}; there are {', '.join(known)}{hint}")
+    raise ExtractError(f"no weights {name!r}{hint(name, [*known, *by_preset])}")
 
 
 def find_weights(name: str) -> Path:
@@ -96,40 +101,55 @@ def find_weights(name: str) -> Path:
     )
 
 
-def add(name: str, file: Path) -> Path:
-    """Take a file got by hand; returns where it is kept. Raises ExtractError."""
+def add(name: str, file: Path, *, replace: bool = False) -> Path:
+    """Take a file got by hand; returns where it is kept.
+
+    Raises ExtractError when it is not that checkpoint, or when one is there and `replace` is off.
+    """
     entry = get(name)
-    entry.path.parent.mkdir(parents=True, exist_ok=True)
+    if entry.path.exists() and not replace:
+        raise ExtractError(
+            f"{entry.path} is there already; to put {file} in its place type: pipeline weights add"
+            f" {entry.name} {file} --replace"
+        )
+    check(entry, file, str(file))
     temporary = temporary_name(entry.path, os.getpid())
     try:
+        entry.path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, temporary)
-        return keep(entry, temporary, str(file.resolve()))
+        return keep(entry, temporary, str(file.resolve()), sha256_of(temporary))
     except OSError as error:
         raise ExtractError(f"{entry.path}: cannot be written ({error})") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def keep(entry: Weights, file: Path, source: str) -> Path:
-    """Check a whole file and give it its name; beside it goes a JSON of source and sha256.
+def check(entry: Weights, file: Path, source: str) -> str:
+    """The sha256 of a file that is this checkpoint; `source` is named in errors.
 
-    Raises ExtractError when it is another file than that checkpoint.
+    Raises ExtractError when it is another file: no checkpoint, one that does not fit the network
+    of the checkpoint's presets (what is missing, left over or misshapen is listed), or one with
+    another sha256 than the published.
     """
-    with file.open("rb") as opened:
-        head = opened.read(512).lstrip().lower()
-    if not head or head.startswith((b"<!doctype", b"<html", b"<?xml")):
-        what = "a web page" if head else "an empty file"
-        raise ExtractError(f"{source}: is {what}, wanted {entry.file}; {entry.by_hand}")
+    wrong = what_is_wrong(file, entry.file, entry.presets)
+    if wrong is not None:
+        use = f" for the preset {entry.presets[0]}" if entry.presets else ""
+        raise WeightsError(f"{source}: {wrong}; wanted {entry.file}{use}; {entry.by_hand}")
     found = sha256_of(file)
     if entry.sha256 and not found.startswith(entry.sha256):
-        raise ExtractError(
+        raise WeightsError(
             f"{source}: sha256 is {found}, wanted {entry.sha256}{'...' * (len(entry.sha256) < 64)}:"
             f" it is damaged or another file than {entry.file}; {entry.by_hand}"
         )
+    return found
+
+
+def keep(entry: Weights, file: Path, source: str, sha256: str) -> Path:
+    """Give a checked file its name; beside it goes a JSON of source and sha256."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
     os.replace(file, entry.path)
-    facts = {"source": source, "sha256": found, "bytes": entry.path.stat().st_size}
+    facts = {"source": source, "sha256": sha256, "bytes": entry.path.stat().st_size}
     write_text(entry.path.with_name(f"{entry.file}.json"), json.dumps(facts), os.getpid())
     sync_folder(entry.path.parent)
     return entry.path

@@ -11,21 +11,32 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from extract.durable import write_text
-from extract.errors import ExtractError
-from extract.weights import Weights, keep
+from extract.errors import ExtractError, WeightsError
+from extract.weights import Weights, check, keep
 
 _CHUNK = 1 << 20  # bytes
 _SECONDS = 60.0  # without a byte
 
 
-def fetch(entry: Weights, on_bytes: Callable[[int, int | None], None] = lambda n, t: None) -> Path:
-    """Download a checkpoint; returns where it is kept. What is there already stays.
+def fetch(
+    entry: Weights,
+    on_bytes: Callable[[int, int | None], None] = lambda n, t: None,
+    *,
+    replace: bool = False,
+) -> Path:
+    """Download a checkpoint; returns where it is kept.
+
+    What is there already is checked and stays, unless `replace` is on.
 
     The part that a stopped download left is gone on with, if the server still has the same file.
     `on_bytes` hears how many bytes are there, and of how many, if that is known. Raises
     ExtractError saying what to do by hand when the file cannot be had.
     """
-    if entry.path.is_file():
+    if entry.path.is_file() and not replace:
+        try:
+            check(entry, entry.path, str(entry.path))
+        except WeightsError as error:
+            raise WeightsError(f"{error}; {entry.to_replace}") from error
         return entry.path
     if entry.url is None:
         raise ExtractError(f"{entry.name} has no address to download from; {entry.by_hand}")
@@ -35,7 +46,7 @@ def fetch(entry: Weights, on_bytes: Callable[[int, int | None], None] = lambda n
         _download(entry, entry.url, part, on_bytes)
         mark = _mark(part)
         try:
-            kept = keep(entry, part, entry.url)
+            kept = keep(entry, part, entry.url, check(entry, part, entry.url))
         except ExtractError:
             part.unlink(missing_ok=True)  # another file: nothing to go on with
             raise

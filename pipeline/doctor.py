@@ -245,7 +245,10 @@ def _version() -> str:
 
 
 _ROOM = "free some room, or work in another folder"
-_DETECTRON2 = "pip install git+https://github.com/facebookresearch/detectron2"
+_DETECTRON2 = (
+    "pip install --no-build-isolation"
+    " 'detectron2 @ git+https://github.com/facebookresearch/detectron2'"
+)
 
 PARTS = (
     Part("caption-pipeline", _version),

@@ -42,9 +42,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         asked = re.search(r"(?:GLOBAL|class|operand) ([\w.]+\.\w+)", str(error))
-        what = f"it asks for {asked[1]}" if asked else str(error).splitlines()[0]
+        if asked is None:
+            raise CaptionError(
+                f"{path}: no PyTorch checkpoint; wanted the release's .pth, written by torch.save"
+            ) from error
         raise CaptionError(
-            f"{path}: refused, {what}; wanted tensors, arrays and plain values only, so get the"
+            f"{path}: refused, it asks for {asked[1]}; wanted tensors, arrays and plain values only, so get the"
             " file from its publisher again"
         ) from error
     except Exception as error:  # torch raises many kinds for a broken file

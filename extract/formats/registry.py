@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from extract.errors import CacheError
@@ -15,6 +14,7 @@ from extract.formats.grid_hdf5 import GridHdf5
 from extract.formats.grid_pth import GridPth
 from extract.formats.grit_hdf5 import GritHdf5
 from extract.formats.m2_hdf5 import M2Hdf5
+from extract.nearest import hint
 
 _ALL: tuple[Format, ...] = (
     M2Hdf5(),
@@ -43,9 +43,7 @@ def get(name: str) -> Format:
     """The format of that name. Raises CacheError with the nearest name."""
     name = name.replace("_", "-")
     if name not in FORMATS:
-        near = difflib.get_close_matches(name, FORMATS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise CacheError(f"no format {name!r}; there are {', '.join(FORMATS)}{hint}")
+        raise CacheError(f"no format {name!r}{hint(name, FORMATS)}")
     return FORMATS[name]
 
 

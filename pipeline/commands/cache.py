@@ -54,10 +54,11 @@ def inspect(path: Path, as_json: bool) -> None:
         return
     failed = f", {facts['failures']:,} failed" if path.is_dir() else ""
     click.echo(
-        f"{path}: {facts['images']:,} images{failed}, {facts['form']},"
-        f" {facts['files']:,} {'file' if facts['files'] == 1 else 'files'},"
-        f" {facts['bytes'] / 1e6:,.1f} MB"
+        f"{path}: {_count(facts['images'], 'image')}{failed}, {facts['form']},"
+        f" {_count(facts['files'], 'file')}, {facts['bytes'] / 1e6:,.1f} MB"
     )
+    if not facts["images"]:
+        click.echo(f"  empty: no image in it yet; pipeline extract ... --out {path} brings some")
     for reason, count in facts["failure_reasons"].items():
         click.echo(f"  failed: {reason}: {count:,} (see {path}/failures.jsonl)")
     click.echo(
@@ -122,13 +123,14 @@ def _show(report: Report, ids: Path | None) -> None:
     for name, why in list(report.missing.items())[:_SHOWN]:
         click.echo(f"missing: {name!r} of {ids}: {why}")
     if report.sound:
-        click.echo(f"{report.path}: sound, {report.images:,} images")
+        held = _count(report.images, "image") if report.images else "but empty: no image in it yet"
+        click.echo(f"{report.path}: sound, {held}")
         return
     if max(len(report.problems), len(report.missing)) > _SHOWN:
         click.echo(f"... the first {_SHOWN} of each kind are shown; --json gives all")
     click.echo(
-        f"{report.path}: {len(report.problems):,} problems in {report.images:,} images,"
-        f" {len(report.missing):,} missing",
+        f"{report.path}: {_count(len(report.problems), 'problem')} in"
+        f" {_count(report.images, 'image')}, {len(report.missing):,} missing",
         err=True,
     )
     for line in report.advice():
@@ -149,7 +151,7 @@ def merge(paths: tuple[Path, ...], out: Path) -> None:
         cache = FeatureCache(path)
         total += len(cache)
         if failed := len(cache.failures()):
-            click.echo(f"note: {failed:,} images failed in {path} and are not merged", err=True)
+            click.echo(f"note: {_count(failed, 'image')} of {path} failed, not merged", err=True)
     with Progress(total, unit="images", label="merge") as progress:
         count = merge_caches(paths, out, on_done=progress.update)
     click.echo(f"{out}: {count:,} images, {out.stat().st_size / 1e6:,.1f} MB")
@@ -176,7 +178,7 @@ def compare(a: Path, b: Path, worst: int, as_json: bool) -> None:
     for place, path in (("only_a", a), ("only_b", b)):
         if facts[place]:
             shown = ", ".join(facts[place][:10]) + (", ..." if len(facts[place]) > 10 else "")
-            click.echo(f"{len(facts[place]):,} images only in {path}: {shown}")
+            click.echo(f"{_count(len(facts[place]), 'image')} only in {path}: {shown}")
         if streams := facts[f"streams_{place}"]:
             click.echo(f"streams only in {path}: {', '.join(streams)}")
     if facts["other_size"]:
@@ -203,6 +205,10 @@ def _show_stream(name: str, stream: dict[str, Any]) -> None:
             f"  {image['image_id']:<32}{_number(image['iou']):>8}{_number(image['cosine']):>8}"
             f"{image['matched']:>7}{image['unmatched']:>7}"
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None) -> str:

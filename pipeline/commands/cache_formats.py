@@ -16,6 +16,7 @@ from extract.image_sizes import ImageSizes
 from extract.records import DTYPES
 from pipeline.processes import SOME_FAILED, ended_by_interrupt
 from pipeline.progress import Progress
+from pipeline.recipe import as_typed
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _PATH = click.Path(exists=True, path_type=Path)
@@ -55,7 +56,9 @@ def import_(
     sizes: Path | None,
     as_json: bool,
 ) -> int:
-    given = [(s, registry.get(kind) if kind else registry.guess(s)) for s in sources]
+    with as_typed():
+        named = registry.get(kind) if kind else None
+    given = [(s, named or registry.guess(s)) for s in sources]
     if len({each.name for _, each in given}) > 1:
         shown = ", ".join(f"{s} is {each.name}" for s, each in given)
         raise ExtractError(f"{shown}; import files of one format at a time")
@@ -103,7 +106,8 @@ def _show(found: Imported, out: Path, as_json: bool) -> None:
 @click.option("--format", "kind", required=True, help="The format to write.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="File or folder.")
 def export(cache: Path, kind: str, out: Path) -> None:
-    chosen = registry.get(kind)
+    with as_typed():
+        chosen = registry.get(kind)
     with Progress(len(FeatureCache(cache)), unit="images", label="export") as progress:
         count = export_features(cache, chosen, out, on_done=progress.update)
     click.echo(f"{out}: {count:,} images as {chosen.name}")

@@ -31,7 +31,9 @@ def _shares(ctx: click.Context, option: click.Parameter, value: str) -> tuple[fl
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--images", type=int, default=1500, show_default=True, help="How many.")
+@click.option(
+    "--images", type=click.IntRange(min=1), default=1500, show_default=True, help="How many."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same files.")
 @click.option("--size", type=int, default=224, show_default=True, help="Side in pixels.")
 @click.option(

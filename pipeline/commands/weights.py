@@ -12,9 +12,11 @@ from tqdm import tqdm
 from extract import weights
 from extract.weights_convert import convert as convert_checkpoint
 from extract.weights_fetch import fetch as fetch_weights
+from pipeline.recipe import as_typed
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_REPLACE = click.option("--replace", is_flag=True, help="Also where one is kept already.")
 
 
 @click.group(context_settings=_HELP)
@@ -55,33 +57,40 @@ def list_(as_json: bool) -> None:
 
 @command.command(context_settings=_HELP)
 @click.argument("name")
-def fetch(name: str) -> None:
+@_REPLACE
+def fetch(name: str, replace: bool) -> None:
     """Download the checkpoint NAME, or that of the preset NAME; goes on where it stopped.
+
+    One that is kept already is checked, and stays unless --replace is given.
 
     \b
     pipeline weights fetch grid-x101
     """
-    entry = weights.get(name)
+    entry = _known(name)
     with tqdm(unit="B", unit_scale=True, desc=entry.name, disable=None) as bar:
 
         def on_bytes(done: int, total: int | None) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
-        path = fetch_weights(entry, on_bytes)
+        path = fetch_weights(entry, on_bytes, replace=replace)
     click.echo(f"{entry.name}: {path}")
 
 
 @command.command(context_settings=_HELP)
 @click.argument("name")
 @click.argument("file", type=_FILE)
-def add(name: str, file: Path) -> None:
+@_REPLACE
+def add(name: str, file: Path, replace: bool) -> None:
     """Take FILE, got by hand, as the checkpoint NAME, or as that of the preset NAME.
+
+    A file that is no checkpoint, or does not fit that preset's network, is refused.
 
     \b
     pipeline weights add bua-caffe-r101-36 bua-caffe-frcn-r101-k36.pth
     """
-    click.echo(f"{weights.get(name).name}: {weights.add(name, file)}")
+    entry = _known(name)
+    click.echo(f"{entry.name}: {weights.add(entry.name, file, replace=replace)}")
 
 
 @command.command(context_settings=_HELP)
@@ -133,3 +142,9 @@ def import_(
     given += "" if captions else " --captions FILE"
     click.echo(f"{run.path}: imported")
     click.echo(f"next: pipeline eval --run {run.path} --split test{given}")
+
+
+def _known(name: str) -> weights.Weights:
+    """A checkpoint by its name or a preset's; a name that there is not is wrong usage."""
+    with as_typed():
+        return weights.get(name)

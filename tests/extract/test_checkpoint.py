@@ -156,12 +156,12 @@ def test_foreign_classes_are_refused_by_name(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "not a readable pickle"),
-        (b"<html>not found</html>", "not a readable pickle"),
+        (b"", "no readable checkpoint"),
+        (b"<html>not found</html>", "no readable checkpoint"),
         (pickle.dumps([1, 2]), "holds list, wanted tensors by name"),
         (pickle.dumps({"model": {"a": "b"}}), "holds no tensors"),
         (b"\x10\0\0\0\0\0\0\0{broken", "not a readable safetensors file"),
-        (b"PK\x03\x04broken", "not a readable"),
+        (b"PK\x03\x04broken", "no readable checkpoint"),
     ],
 )
 def test_broken_files(content: bytes, message: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import pickle
 import re
@@ -16,7 +17,8 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from evaluate.paths import data_dir
 from extract import weights
@@ -27,9 +29,19 @@ from extract.weights import Weights
 from extract.weights_convert import convert
 from extract.weights_fetch import fetch
 from pipeline.cli import main
+from tests.extract.detector_toy import small, write_weights
 
 pytestmark = pytest.mark.usefixtures("quick_sync")
-DATA = np.random.default_rng(0).bytes(3_000_000)
+
+
+def _checkpoint() -> bytes:
+    """A file of PyTorch's, of some 3 MB of random numbers."""
+    numbers = np.random.default_rng(0).standard_normal(750_000).astype(np.float32)
+    torch.save({"model": {"a": torch.from_numpy(numbers)}}, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+DATA = _checkpoint()
 
 
 class Server(ThreadingHTTPServer):
@@ -127,9 +139,9 @@ def test_a_download_goes_on_where_it_stopped(server: Server) -> None:
     assert fetch(wanted, lambda *n: heard.append(n)) == wanted.path
     assert wanted.path.read_bytes() == DATA
     assert server.ranges == [None, "bytes=1000000-"]
-    assert heard[0][0] > 1_000_000 and heard[-1] == (3_000_000, 3_000_000)
+    assert heard[0][0] > 1_000_000 and heard[-1] == (len(DATA), len(DATA))
     facts = json.loads(wanted.path.with_name("w.pth.json").read_text())
-    assert facts == {"source": wanted.url, "sha256": wanted.sha256, "bytes": 3_000_000}
+    assert facts == {"source": wanted.url, "sha256": wanted.sha256, "bytes": len(DATA)}
     assert sorted(p.name for p in wanted.path.parent.iterdir()) == ["w.pth", "w.pth.json"]
     fetch(wanted)
     assert len(server.ranges) == 2  # it is there
@@ -168,28 +180,97 @@ def test_without_a_network(server: Server) -> None:
         fetch(weights.get("lxmert-frcnn"))
 
 
-def test_add_and_find(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture) -> None:
+def small_weights(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint of a small network, which takes the place of the preset's."""
+    preset = small(name)
+    monkeypatch.setitem(DETECTOR_PRESETS, name, preset)
+    return write_weights(preset, path)
+
+
+def test_add_and_find(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ExtractError, match="pipeline weights fetch grid-x101; without a network"):
         weights.find_weights("grid-x101")
-    given = tmp_path / "mine.pth"
-    given.write_bytes(b"weights")
+    first = weights.get("bua-c4-36").presets[0]
+    given = small_weights(first, tmp_path / "mine.safetensors", monkeypatch)
     assert run("weights", "add", "bua-c4-36", given) == 0  # by the preset's name
     kept = home / "caption-pipeline/weights/bua-caffe-r101-36/bua-caffe-frcn-r101-k36.pth"
-    assert weights.find_weights("bua-c4-36") == kept and kept.read_bytes() == b"weights"
+    assert weights.find_weights("bua-c4-36") == kept and kept.read_bytes() == given.read_bytes()
     assert run("weights", "list") == 0
     assert f"here: {kept}" in capsys.readouterr().out
     assert run("weights", "list", "--json") == 0
     facts = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
     assert facts["bua-caffe-r101-36"]["path"] == str(kept)
     assert facts["grid-r50"]["path"] is None
+    assert run("weights", "add", "bua-c4-36", given) == 1
+    assert f"add bua-caffe-r101-36 {given} --replace" in capsys.readouterr().err
+    kept.write_bytes(b"rubbish")
+    assert run("weights", "add", "bua-c4-36", given, "--replace") == 0
+    assert kept.read_bytes() == given.read_bytes()
+    for command in (("add", "grid-r51", given), ("fetch", "grid-r51")):
+        assert run("weights", *command) == 2
+        assert "did you mean 'grid-r50'? There are butd-36," in capsys.readouterr().err
+
+
+def test_add_refuses_what_is_not_the_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "mine.pth"
+
+    def refused(name: str, message: str) -> None:
+        assert run("weights", "add", name, given) == 1
+        said = capsys.readouterr().err
+        assert f"{given}: " in said and message in said and "weights add" in said
+        assert not weights.get(name).path.exists()
+
     given.write_bytes(b" <!DOCTYPE html><title>Sign in</title>")
-    assert run("weights", "add", "grid-r50", given) == 1
-    assert "mine.pth: is a web page, wanted R-50.pth" in capsys.readouterr().err
-    given.write_bytes(b"other")
-    assert run("weights", "add", "resnet101", given) == 1
-    assert "wanted 63fe2227...: it is damaged" in capsys.readouterr().err
-    assert run("weights", "add", "grid-r51", given) == 1
-    assert "did you mean 'grid-r50'" in capsys.readouterr().err
+    refused("grid-r50", "is a web page; wanted R-50.pth for the preset grid-r50")
+    given.write_text('[{"image_id": 1, "caption": "a dog"}]')
+    refused("grid-x101", "no readable checkpoint: neither safetensors")
+    refused("lxmert-frcnn", "no readable checkpoint: neither safetensors")  # of no preset
+    preset = small("grid-r50")
+    monkeypatch.setitem(DETECTOR_PRESETS, "grid-r50", preset)
+    whole = load_file(write_weights(preset, tmp_path / "whole.safetensors"))
+    name, *_ = [key for key in whole if key.startswith("backbone.res5")]
+    save_file({k: t for k, t in whole.items() if k != name}, given)
+    refused("grid-r50", f"does not fit the detector; parameters 1 missing: {name}; wanted R-50.pth")
+    save_file({**whole, name: torch.zeros(1, 2)}, given)
+    refused("grid-r50", f"1 of another shape: {name} (1, 2), wanted (")
+    save_file({**whole, "backbone.more": torch.zeros(1)}, given)
+    refused("grid-r50", "1 unexpected: backbone.more")
+    preset = small("resnet101-c5")
+    monkeypatch.setitem(DETECTOR_PRESETS, "resnet101-c5", preset)
+    write_weights(preset, given)
+    refused("resnet101", "wanted 63fe2227...: it is damaged")
+
+
+def test_rubbish_that_is_kept_is_noticed_and_can_be_replaced(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    wanted = entry(server)
+    wanted.path.parent.mkdir(parents=True)
+    wanted.path.write_text('[{"image_id": 1, "caption": "a dog"}]')
+    with pytest.raises(ExtractError) as caught:
+        fetch(wanted)
+    assert f"{wanted.path}: no readable checkpoint" in str(caught.value)
+    assert "or pipeline weights fetch toy --replace" in str(caught.value) and not server.ranges
+    assert fetch(wanted, replace=True).read_bytes() == DATA
+    server.data, server.tag = b'[{"image_id": 1}]', '"v2"'
+    with pytest.raises(ExtractError, match="/w.pth: no readable checkpoint"):
+        fetch(wanted, replace=True)
+    assert wanted.path.read_bytes() == DATA  # the good one stays
+    kept = weights.get("grid-x101").path
+    kept.parent.mkdir(parents=True)
+    kept.write_text('[{"image_id": 1, "caption": "a dog"}]')
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    args = [tmp_path / "a.png", "--preset", "grid-x101", "--out", tmp_path / "out"]
+    assert run("extract", *args) == 1
+    said = capsys.readouterr().err
+    assert f"{kept}: no readable checkpoint" in said
+    assert "type pipeline weights add grid-x101 FILE --replace, or pipeline weights fetch" in said
+    assert run("extract", *args, "--weights", tmp_path / "a.png") == 1
+    assert "give another file as --weights" in capsys.readouterr().err
 
 
 def test_extract_asks_for_weights(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import h5py
 import pytest
 
 from extract.writer import CacheWriter
@@ -86,7 +87,7 @@ def test_merge_and_compare(cache: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert code == 0
     for part in (
         "3 images in both",
-        f"1 images only in {out_file}: x",
+        f"1 image only in {out_file}: x",
         "mean IoU 1.0000",
         "mean cosine 1.0000",
     ):
@@ -101,7 +102,7 @@ def test_merge_notes_failures(
     with CacheWriter(cache, META, STREAMS) as writer:
         writer.fail("d", "d.jpg", "truncated", "")
     _, _, err = run(capsys, "merge", cache, "--out", tmp_path / "m.h5")
-    assert f"note: 1 images failed in {cache} and are not merged" in err
+    assert f"note: 1 image of {cache} failed, not merged" in err
 
 
 def test_errors_are_one_line_and_exit_codes_right(
@@ -111,8 +112,43 @@ def test_errors_are_one_line_and_exit_codes_right(
     foreign.write_bytes(b"text")
     for name in ("inspect", "verify"):
         code, out, err = run(capsys, name, foreign)
-        assert code == 1 and "not a sound HDF5 file" in out + err
+        assert code == 1 and f"{foreign}: no" in out + err and "merge CACHE" not in err
     assert run(capsys, "inspect", tmp_path / "absent")[0] == 2
+
+
+def test_a_file_that_is_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["features"] = [1.0]
+    (tmp_path / "res.json").write_text("[]")
+    (tmp_path / "short.h5").write_bytes(b"")
+    for name in ("other.h5", "res.json", "short.h5"):
+        code, out, err = run(capsys, "verify", tmp_path / name)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"error: {tmp_path / name}: no feature cache") and "NEW.h5" not in err
+
+
+def test_a_damaged_file_is_still_called_a_cache(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merged = tmp_path / "all.h5"
+    assert run(capsys, "merge", cache, "--out", merged)[0] == 0
+    merged.write_bytes(merged.read_bytes()[:600])
+    code, out, err = run(capsys, "verify", merged)
+    assert code == 1 and f"{merged}: not a sound HDF5 file" in out
+    assert "1 problem in 0 images" in err and f"make {merged} again" in err
+
+
+def test_an_empty_cache(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty"
+    with CacheWriter(empty, META, STREAMS):
+        pass
+    code, out, _ = run(capsys, "verify", empty)
+    assert (code, out) == (0, f"{empty}: sound, but empty: no image in it yet\n")
+    code, out, _ = run(capsys, "inspect", empty)
+    assert code == 0 and "empty: no image in it yet" in out
+    for pair in ((cache, empty), (empty, cache)):
+        code, _, err = run(capsys, "compare", *pair)
+        assert code == 1 and f"{empty}: an empty cache, nothing to compare" in err
 
 
 KARPATHY = {

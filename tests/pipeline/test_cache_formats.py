@@ -47,8 +47,12 @@ def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
 
 def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     cache = cache_of(tmp_path / "cache")
-    assert run("cache", "export", cache, "--format", "x", "--out", tmp_path / "x") == 1
+    assert run("cache", "export", cache, "--format", "x", "--out", tmp_path / "x") == 2
     assert "no format 'x'; there are m2-hdf5" in capsys.readouterr().err
+    assert run("cache", "export", cache, "--format", "m2-hdf", "--out", tmp_path / "x") == 2
+    assert "did you mean 'm2-hdf5'? There are m2-hdf5, dlct" in capsys.readouterr().err
+    assert run("cache", "import", cache, "--format", "grid-ptx", "--out", tmp_path / "x") == 2
+    assert "did you mean 'grid-pth'?" in capsys.readouterr().err
     assert run("cache", "import", cache / "cache.json", "--out", tmp_path / "o") == 1
     assert "cache.json: its format cannot be told" in capsys.readouterr().err
     for name in ("butd-tsv", "m2-hdf5"):
@@ -57,3 +61,24 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert run("cache", "import", *args) == 1
     assert "import files of one format at a time" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
+
+
+def test_sizes_given_later_are_other_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    cache, file = cache_of(tmp_path / "cache"), tmp_path / "m2.h5"
+    assert run("cache", "export", cache, "--format", "m2-hdf5", "--out", file) == 0
+    sizes = tmp_path / "sizes.json"
+    images = [{"id": image, "width": 640, "height": 480} for image in IDS]
+    sizes.write_text(json.dumps({"images": images}))
+    bare, sized = ["--out", tmp_path / "bare"], ["--out", tmp_path / "sized", "--sizes", sizes]
+    assert run("cache", "import", file, *bare) == 0
+    assert run("cache", "import", file, *sized) == 0
+    capsys.readouterr()
+    assert run("cache", "import", file, *bare, "--sizes", sizes) == 1
+    said = capsys.readouterr().err
+    assert "was made with other settings" in said and "settings.sizes: absent / given" in said
+    assert run("cache", "import", file, "--out", tmp_path / "sized") == 1
+    assert "settings.sizes: given / absent" in capsys.readouterr().err
+    assert run("cache", "import", file, *sized) == 0
+    assert f"{len(IDS)} already there" in capsys.readouterr().out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,13 @@ from click.testing import CliRunner
 
 from evaluate.corenlp import find_corenlp
 from evaluate.errors import NotAvailable
+from extract.detector_presets import DETECTOR_PRESETS
+from extract.detectron2_backend import Detectron2Detector
+from extract.errors import ExtractError
 from pipeline import doctor
 from pipeline.commands.doctor import command
 from pipeline.doctor import PARTS, Part, examine, works
+from tests.conftest import ROOT
 
 
 def broken() -> str:
@@ -107,3 +113,12 @@ def test_missing_corenlp_and_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert corenlp.status == spice.status == "missing"
     assert corenlp.command == spice.command == "pipeline setup spice"
     assert work.status == "failed" and "MB free, wanted" in work.detail
+
+
+def test_one_way_to_install_detectron2_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "detectron2", None)  # as where it is not installed
+    command = {part.name: part.command for part in PARTS}["detectron2"]
+    assert command is not None and command.startswith("pip install --no-build-isolation")
+    with pytest.raises(ExtractError, match=re.escape(f"type {command}")):
+        Detectron2Detector(DETECTOR_PRESETS["grid-r50"].built)
+    assert f"`{command}`" in (ROOT / "docs" / "extract.md").read_text(encoding="utf-8")

@@ -136,3 +136,10 @@ def test_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) >= 6 and len(foreign) == 2
     run([in_blocks("README.md")[0], *lines], capsys)
     assert (folder / "own.yaml").is_file()
+
+
+def test_cat(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = in_blocks("docs/models.md")
+    start = next(place for place, line in enumerate(lines) if "--recipe cat/cat" in line)
+    run([lines[start - 1], f"{lines[start]} --overlay tiny"], capsys)
+    assert (folder / "run" / "best" / "model.safetensors").is_file()

@@ -235,7 +235,7 @@ def test_other_peoples_files_are_left_alone(
 @pytest.mark.parametrize(
     ("options", "code", "complaint"),
     [
-        (["--images", "0"], 1, "images is 0"),
+        (["--images", "0"], 2, "0 is not in the range x>=1"),
         (["--size", "8"], 1, "size is 8"),
         (["--splits", "0.8/0.1/0.3"], 1, "wanted shares with the sum 1"),
         (["--images", "9", "--splits", "5/2/3"], 1, "counts with the sum of the images, 9"),

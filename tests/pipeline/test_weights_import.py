@@ -182,6 +182,15 @@ def test_pickles_that_ask_for_code_are_refused(
     assert not (tmp_path / "evil").exists() and not (tmp_path / "run").exists()
 
 
+def test_what_is_no_checkpoint_is_told_in_our_words(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "res.json").write_text('[{"image_id": 1, "caption": "a dog"}]')
+    with pytest.raises(CaptionError, match=r"res.json: no PyTorch checkpoint; wanted") as caught:
+        import_m2(tmp_path / "res.json", files[1], tmp_path / "run")
+    assert "weights_only" not in str(caught.value) and not (tmp_path / "run").exists()
+
+
 def test_what_does_not_fit_is_named(files: tuple[Path, Path], tmp_path: Path) -> None:
     file, vocab = files
     run = tmp_path / "run"
