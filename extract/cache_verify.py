@@ -107,8 +107,8 @@ def _files(path: Path) -> Iterator[tuple[Shard, JournalLine | None]]:
     elif path.is_file():
         if not _claims_cache(path):
             raise CacheError(
-                f"{path}: no feature cache (not an HDF5 file with our schema); give a cache's folder"
-                " or a file that pipeline cache merge made"
+                f"{path}: no feature cache (not an HDF5 file with our schema); give a folder that"
+                " pipeline extract made, or one file of it"
             )
         yield Shard(path), None
     else:

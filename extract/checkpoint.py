@@ -202,8 +202,8 @@ def _pickled_content(path: Path) -> Any:
         return load_arrays(path)
     except NotAPickle as error:
         raise WeightsError(
-            f"{path}: no readable checkpoint: neither safetensors, nor PyTorch's, nor a whole pickle"
-            " of arrays"
+            f"{path}: no readable checkpoint: neither safetensors, nor PyTorch's, nor a whole"
+            " pickle of arrays"
         ) from error
     except ExtractError as error:
         raise WeightsError(str(error)) from error

@@ -56,10 +56,12 @@ class DetectorExtractor:
         boxes: GivenBoxes | None,
         weights: Path,
         kind: type[Detector] = Detector,
+        remedy: str = "give another file as --weights",
     ) -> None:
         """Raises ExtractError when the preset gives no features.
 
         `kind` is what builds the network: our own, or detectron2's behind the same methods.
+        `remedy` is what to type when the weights turn out not to fit.
         """
         if boxes is not None and not preset.regions:
             raise ExtractError(
@@ -67,7 +69,7 @@ class DetectorExtractor:
             )
         self.name, self.preset, self.boxes, self.weights = name, preset, boxes, weights
         self.device = torch.device(device)
-        self.kind = kind
+        self.kind, self.remedy = kind, remedy
         self.streams: dict[str, Stream] = {}
         config = preset.detector
         if preset.regions:
@@ -84,7 +86,10 @@ class DetectorExtractor:
     @cached_property
     def detector(self) -> Detector:
         """The network, built when it is first needed. Raises ExtractError as `build` does."""
-        built = build(self.preset, self.weights, self.kind)
+        try:
+            built = build(self.preset, self.weights, self.kind)
+        except WeightsError as error:
+            raise WeightsError(f"{error}; {self.remedy}") from error
         return built.to(self.device).arrange(self.device)
 
     def load(self) -> None:

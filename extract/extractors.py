@@ -11,7 +11,7 @@ from extract.detector_extractor import DetectorExtractor
 from extract.detector_presets import DetectorPreset
 from extract.detectron2_backend import Detectron2Detector
 from extract.detectron2_config import read_detectron2_yaml
-from extract.errors import ExtractError, WeightsError
+from extract.errors import ExtractError
 from extract.extractor import Extractor
 from extract.prepared import FeatureExtractor
 from extract.presets import Preset
@@ -40,12 +40,9 @@ def make_extractor(
         return Extractor(name, preset, device, boxes)
     kind = {"torch": Detector, "detectron2": Detectron2Detector}[backend]
     file = weights or find_weights(name)
-    try:
-        return DetectorExtractor(name, preset, device, boxes, file, kind)
-    except WeightsError as error:
-        kept = file.parent.parent == weights_dir()
-        hint = get(file.parent.name).to_replace if kept else "give another file as --weights"
-        raise WeightsError(f"{error}; {hint}") from error
+    kept = file.parent.parent == weights_dir()
+    remedy = get(file.parent.name).to_replace if kept else "give another file as --weights"
+    return DetectorExtractor(name, preset, device, boxes, file, kind, remedy)
 
 
 def with_configuration(

@@ -47,8 +47,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 f"{path}: no PyTorch checkpoint; wanted the release's .pth, written by torch.save"
             ) from error
         raise CaptionError(
-            f"{path}: refused, it asks for {asked[1]}; wanted tensors, arrays and plain values only, so get the"
-            " file from its publisher again"
+            f"{path}: refused, it asks for {asked[1]}; wanted tensors, arrays and plain values"
+            " only, so get the file from its publisher again"
         ) from error
     except Exception as error:  # torch raises many kinds for a broken file
         raise CaptionError(f"{path}: no readable PyTorch checkpoint ({error})") from error
