@@ -1,4 +1,4 @@
-"""The extraction loop: decode ahead, run full batches, commit shards, note failures."""
+"""The extraction loop: decode ahead, run full batches, write shards behind, note failures."""
 
 from __future__ import annotations
 
@@ -71,18 +71,15 @@ def extract(
     sources = [source for source in sources if share.has(source.image_id)]
     if not {source.image_id for source in sources} <= _finished(out):
         extractor.load()  # before anything is written
-    with CacheWriter(out, extractor.meta, extractor.streams, share) as writer, quiet_pillow():
+    with (
+        CacheWriter(out, extractor.meta, extractor.streams, share) as writer,
+        ThreadPoolExecutor(max_workers=1) as behind,
+        quiet_pillow(),
+    ):
         waiting = [source for source in sources if source.image_id not in writer.done]
         summary.already = len(sources) - len(waiting)
         records: list[ImageFeatures] = []
-
-        def commit() -> None:
-            ready = list(records)
-            records.clear()
-            writer.commit(ready)
-            summary.done += len(ready)
-            on_done(len(ready))
-
+        shards = _Shards(writer, behind, summary, on_done)
         try:
             for source, found in _features(waiting, extractor, workers):
                 found = _checked(writer, source, found)
@@ -93,12 +90,49 @@ def extract(
                     continue
                 records.append(found)
                 if len(records) >= shard_images:
-                    commit()
+                    shards.write(records)
+                shards.count()
         except KeyboardInterrupt:
-            commit()
+            shards.finish(records)
             raise
-        commit()
+        shards.finish(records)
     return summary
+
+
+class _Shards:
+    """Shards written in a thread, one at a time; images count once they are durable."""
+
+    def __init__(
+        self,
+        writer: CacheWriter,
+        thread: ThreadPoolExecutor,
+        summary: Summary,
+        on_done: Callable[[int], None],
+    ) -> None:
+        self.writer, self.thread = writer, thread
+        self.summary, self.on_done = summary, on_done
+        self.written: Future[None] | None = None
+        self.images = 0  # of the shard that is being written
+
+    def write(self, records: list[ImageFeatures]) -> None:
+        """Take `records` over when the shard before is durable; raises what that one raised."""
+        self.count(wait=True)
+        ready, self.images = list(records), len(records)
+        records.clear()
+        self.written = self.thread.submit(self.writer.commit, ready)
+
+    def count(self, wait: bool = False) -> None:
+        """Report the shard when it is durable; raises CacheError when it could not be written."""
+        if self.written is not None and (wait or self.written.done()):
+            self.written.result()
+            self.written = None
+            self.summary.done += self.images
+            self.on_done(self.images)
+
+    def finish(self, records: list[ImageFeatures]) -> None:
+        """Write the last shard and wait until all is durable."""
+        self.write(records)
+        self.count(wait=True)
 
 
 def _finished(out: Path) -> frozenset[str]:
