@@ -9,7 +9,7 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	@echo "Installing PyTorch, Java and other packages into $(VENV): 3 to 6 GB, some minutes"
+	@echo "Installing PyTorch, Java and other packages into $(VENV): about 6 GB, some minutes"
 	$(BIN)/python -m pip install --editable '.[dev,heic]'
 	touch $@
 

@@ -109,7 +109,8 @@ def command(
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
     where = str(own_device(choose_device(device)))
-    extractor = make_extractor(name, preset, where, given, weights, backend)
+    with as_typed():  # the options do not go together; weights are read later
+        extractor = make_extractor(name, preset, where, given, weights, backend)
     if dry_run:
         extractor.load()  # says whether the weights fit
         _dry_run(sources, extractor, out, workers, as_json)
