@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 def hint(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'near'? There are all, known`, without the question where none is near."""
-    names = list(known)
+    names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, n=1)
     listed = ", ".join(names)
     return f"; did you mean {near[0]!r}? There are {listed}" if near else f"; there are {listed}"

@@ -133,7 +133,7 @@ def check(entry: Weights, file: Path, source: str) -> str:
     """
     wrong = what_is_wrong(file, entry.file, entry.presets)
     if wrong is not None:
-        use = f" for the preset {entry.presets[0]}" if entry.presets else ""
+        use = f" for {', '.join(entry.presets)}" if entry.presets else ""
         raise WeightsError(f"{source}: {wrong}; wanted {entry.file}{use}; {entry.by_hand}")
     found = sha256_of(file)
     if entry.sha256 and not found.startswith(entry.sha256):

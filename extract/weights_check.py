@@ -14,7 +14,7 @@ _HELD_ONLY = (".caffemodel",)  # kept for other programs, not read by this one
 
 
 def what_is_wrong(file: Path, name: str, presets: Sequence[str]) -> str | None:
-    """Why the file is no checkpoint, or does not fit the network of its presets; None if it does.
+    """Why the file is no checkpoint, or does not fit a network of its presets; None if it does.
 
     `name` is the checkpoint's file name. One without presets has to be readable only.
     """
@@ -25,10 +25,10 @@ def what_is_wrong(file: Path, name: str, presets: Sequence[str]) -> str | None:
     if not head or head.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "is a web page" if head else "is an empty file"
     try:
-        if presets:
-            build(DETECTOR_PRESETS[presets[0]], file)  # its presets share one network
-        else:
+        if not presets:
             read_checkpoint(file)
+        for preset in {p.built: p for p in map(DETECTOR_PRESETS.__getitem__, presets)}.values():
+            build(preset, file)
     except WeightsError as error:
         return str(error).removeprefix(f"{file}: ")
     return None

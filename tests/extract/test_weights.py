@@ -225,7 +225,7 @@ def test_add_refuses_what_is_not_the_checkpoint(
         assert not weights.get(name).path.exists()
 
     given.write_bytes(b" <!DOCTYPE html><title>Sign in</title>")
-    refused("grid-r50", "is a web page; wanted R-50.pth for the preset grid-r50")
+    refused("grid-r50", "is a web page; wanted R-50.pth for grid-r50;")
     given.write_text('[{"image_id": 1, "caption": "a dog"}]')
     refused("grid-x101", "no readable checkpoint: neither safetensors")
     refused("lxmert-frcnn", "no readable checkpoint: neither safetensors")  # of no preset
