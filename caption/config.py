@@ -13,10 +13,22 @@ def choice(key: str, value: str, allowed: tuple[str, ...]) -> None:
         raise CaptionError(f"{key} is {value!r}, wanted one of {', '.join(allowed)}")
 
 
-def _positive(**values: float) -> None:
+def _positive(**values: float | None) -> None:
     for key, value in values.items():
-        if value <= 0:
+        if value is not None and not value > 0:
             raise CaptionError(f"{key.replace('__', '.')} is {value}, wanted more than 0")
+
+
+def _not_negative(**values: float) -> None:
+    for key, value in values.items():
+        if not value >= 0:
+            raise CaptionError(f"{key.replace('__', '.')} is {value}, wanted 0 or more")
+
+
+def _share(**values: float) -> None:
+    for key, value in values.items():
+        if not 0 <= value < 1:
+            raise CaptionError(f"{key.replace('__', '.')} is {value}, wanted 0 or more, below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +44,12 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         choice("data.tokenizer", self.tokenizer, ("ptb", "m2", "file"))
-        _positive(data__max_words=self.max_words)
+        _positive(
+            data__max_words=self.max_words,
+            data__captions=self.captions,
+            data__train_images=self.train_images,
+            data__validation_images=self.validation_images,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +87,24 @@ class CrossEntropyConfig:
     def __post_init__(self) -> None:
         choice("xe.schedule", self.schedule, ("noam", "m2", "linear", "epochs"))
         _positive(
+            xe__epochs=self.epochs,
             xe__images=self.images,
             xe__captions=self.captions,
             xe__learning_rate=self.learning_rate,
-            xe__patience=1 if self.patience is None else self.patience,
+            xe__patience=self.patience,
             xe__rise_epochs=self.rise_epochs,
             xe__halve_epochs=self.halve_epochs,
+            xe__epsilon=self.epsilon,
+            xe__clip=self.clip,
         )
+        _not_negative(
+            xe__warmup=self.warmup,
+            xe__hold_epochs=self.hold_epochs,
+            xe__decay_to=self.decay_to,
+            xe__weight_decay=self.weight_decay,
+        )
+        _share(**{f"xe__betas[{n}]": beta for n, beta in enumerate(self.betas)})
+        _share(xe__smoothing=self.smoothing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +130,11 @@ class SelfCriticalConfig:
             scst__images=self.images,
             scst__samples=self.samples,
             scst__learning_rate=self.learning_rate,
-            scst__patience=1 if self.patience is None else self.patience,
+            scst__patience=self.patience,
+            scst__clip=self.clip,
         )
+        _not_negative(scst__epochs=self.epochs)
+        _share(**{f"scst__betas[{n}]": beta for n, beta in enumerate(self.betas)})
         if self.baseline == "beams" and self.samples < 2:
             raise CaptionError(
                 f"scst.samples is {self.samples} with scst.baseline 'beams', wanted 2 or more:"
@@ -143,5 +174,8 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, ("float32", "bfloat16"))
+        _not_negative(save_every=self.save_every)
+        if not 0 <= self.seed < 2**32:
+            raise CaptionError(f"seed is {self.seed}, wanted 0 to {2**32 - 1}")
         if self.decoding.max_words < 2 or self.data.max_words < 1:
             raise CaptionError("decoding.max_words is below 2: no room for a word and its end")

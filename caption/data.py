@@ -48,9 +48,15 @@ class CaptionData:
             splits = sorted({image.split for image in self.images if image.split is not None})
             raise CaptionError(
                 f"{self.path}: no image of split {name!r}; it has "
-                f"{', '.join(splits) if splits else 'no splits: add a column or key `split`'}"
+                f"{', '.join(splits) if splits else f'no splits: {self._where_splits_go()}'}"
             )
         return found
+
+    def _where_splits_go(self) -> str:
+        values = "train, val or test"
+        if self.path.suffix.lower() in (".csv", ".tsv"):
+            return f"add a column `split` with {values} in every line"
+        return f'add a key "split" with {values} to each entry of `images`'
 
 
 def read_captions(path: str | Path) -> CaptionData:

@@ -10,7 +10,7 @@ here is about one image and one caption.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -70,7 +70,12 @@ class Looks:
 
 
 def integrated_gradients(
-    model: Captioner, features: Features, tokens: Tensor, steps: int = 50, most: int = 400
+    model: Captioner,
+    features: Features,
+    tokens: Tensor,
+    steps: int = 50,
+    most: int = 400,
+    on_done: Callable[[int], None] = lambda count: None,
 ) -> Attributions:
     """Attributions of the words tokens[1:], where tokens (T + 1,) begin with `BOS`.
 
@@ -78,13 +83,14 @@ def integrated_gradients(
     the straight path from zeros to X. Boxes and the mask of real rows are the image's all along
     the path. The path begins as `steps` points; its worst intervals, where the gradients do not add
     up to what F gains, are halved as long as `most` points allow. `features` hold one image.
+    `on_done` is told how many more gradients are ready.
     """
     ends = _log_probs(model, scaled(features, torch.tensor([0.0, 1.0])), tokens).detach()  # (2, T)
     gained = ends[1] - ends[0]  # (T,)
     allowed = TOLERANCE * gained.abs().clamp(min=1.0)  # (T,)
     edges = torch.linspace(0, 1, max(1, steps // POINTS) + 1)
     path = torch.stack([edges[:-1], edges[1:]], dim=1)  # (I, 2)
-    scores, error = _over(model, features, tokens, path)  # (I, T, N) per stream, (I, T)
+    scores, error = _over(model, features, tokens, path, on_done)  # (I, T, N) per stream, (I, T)
     used = POINTS * len(path)
     while bool((error.sum(dim=0) > allowed).any()) and used + 2 * POINTS <= most:
         count = min(CHUNK, len(path), (most - used) // (2 * POINTS))
@@ -94,7 +100,7 @@ def integrated_gradients(
         low, high = path[worst].unbind(dim=1)
         middle = (low + high) / 2
         halves = torch.stack([low, middle, middle, high], dim=1).view(-1, 2)  # (2 I', 2)
-        finer, finer_error = _over(model, features, tokens, halves)
+        finer, finer_error = _over(model, features, tokens, halves, on_done)
         used += POINTS * len(halves)
         path = torch.cat([path[rest], halves])
         scores = {name: torch.cat([scores[name][rest], finer[name]]) for name in model.needs}
@@ -104,7 +110,11 @@ def integrated_gradients(
 
 
 def _over(
-    model: Captioner, features: Features, tokens: Tensor, intervals: Tensor
+    model: Captioner,
+    features: Features,
+    tokens: Tensor,
+    intervals: Tensor,
+    on_done: Callable[[int], None],
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Scores (I, T, N) per stream over intervals (I, 2) of the path, by a Gauss-Legendre rule.
 
@@ -120,6 +130,7 @@ def _over(
         added = torch.stack([score.sum(dim=-1) for score in scores.values()]).sum(dim=0)  # (I, T)
         errors.append((added - (high - low)).abs())
         found.append(scores)
+        on_done(POINTS * len(some))
     streams = {name: torch.cat([scores[name] for scores in found]) for name in model.needs}
     return streams, torch.cat(errors)
 

@@ -31,15 +31,24 @@ class Entry:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> its keys
 
 
-def stream_width(widths: Mapping[str, int], stream: str) -> int:
-    """The width of a stream of a cache. Raises CaptionError naming the streams there are."""
-    if stream not in widths:
+def stream_widths(config: TransformerConfig, widths: Mapping[str, int]) -> list[int]:
+    """The widths of the streams that a captioner reads, of those of a cache.
+
+    Raises CaptionError naming the streams that are missing and those there are.
+    """
+    streams = config.streams
+    missing = [stream for stream in streams if stream not in widths]
+    if missing:
+        one = len(streams) == 1
+        read = " and ".join(map(repr, streams))
+        lacking = "" if one else f", not {' and '.join(map(repr, missing))}"
+        instead = f"type -o model.stream={min(widths)}, or " if one and widths else ""
         raise CaptionError(
-            f"the model reads the stream {stream!r}, the cache has"
-            f" {', '.join(sorted(widths)) or 'none'}; type"
-            f" -o model.stream={next(iter(widths), '...')} or extract the stream"
+            f"the model reads the stream{'' if one else 's'} {read}, the cache has"
+            f" {', '.join(sorted(widths)) or 'none'}{lacking}; {instead}extract with a preset that"
+            f" makes {'it' if len(missing) == 1 else 'them'}: pipeline extract --list-presets"
         )
-    return widths[stream]
+    return [widths[stream] for stream in streams]
 
 
 def _filled(
@@ -48,7 +57,7 @@ def _filled(
     """How to build the Transformer, or another kind of it, with a paper's slots."""
 
     def build(config: TransformerConfig, widths: Mapping[str, int], vocabulary: int) -> Captioner:
-        in_width = stream_width(widths, config.stream)
+        in_width = stream_widths(config, widths)[0]
         return kind(config, in_width=in_width, vocabulary=vocabulary, slots=slots)
 
     return build
@@ -57,8 +66,7 @@ def _filled(
 def _position_aware(
     config: PositionAwareConfig, widths: Mapping[str, int], vocabulary: int
 ) -> Captioner:
-    in_width = stream_width(widths, config.stream)
-    low_width = stream_width(widths, config.low_stream) if config.fusion else 0
+    in_width, low_width = [*stream_widths(config, widths), 0][:2]
     slots = position_aware.slots(config, low_width)
     return Transformer(config, in_width=in_width, vocabulary=vocabulary, slots=slots)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -72,12 +72,17 @@ class Trainer:
         reward: Reward | None,
         device: torch.device,
         facts: dict[str, Any],
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`facts` go into each checkpoint's meta.json as they are."""
+        """`facts` go into each checkpoint's meta.json as they are.
+
+        `interrupted` is asked after every update: True saves the state and ends `run`.
+        """
         self.model, self.config, self.folder = model.to(device), config, folder
         self.batches = {"xe": xe, "scst": scst}
         self.vocabulary, self.validate, self.reward = vocabulary, validate, reward
         self.device, self.facts = device, facts
+        self.interrupted = interrupted
         self.metrics = folder / "metrics.jsonl"
         self.at = Position()
         self.optimizer = self._optimizer("xe")
@@ -86,7 +91,11 @@ class Trainer:
     # stages
 
     def run(self) -> Position:
-        """Train to the end, from `last/` where there is one; returns the final position."""
+        """Train to the end, from `last/` where there is one; returns the final position.
+
+        Raises KeyboardInterrupt, once the state is saved, when interrupted between two updates
+        or while `validate` works.
+        """
         if checkpoint.find(self.folder / "last") is not None:
             self._resume()
         else:
@@ -129,10 +138,28 @@ class Trainer:
                     self._count(name, started)
                     started = time.monotonic()
                     self._save()
+                if self.interrupted():
+                    self._count(name, started)
+                    self._end_early()
             self._validate(name, losses)
             self._count(name, started)
             self.at.epoch, self.at.step = self.at.epoch + 1, 0
             self._save()
+        if self.at.epoch < epochs:
+            count = f"{patience} epoch{'' if patience == 1 else 's'}"
+            log.info(
+                "%s stopped after epoch %d: %s without a better CIDEr-D (%s.patience)",
+                *(name, self.at.epoch, count, name),
+            )
+
+    def _end_early(self) -> NoReturn:
+        """Save the state between two updates, then raise KeyboardInterrupt."""
+        self._save()
+        raise KeyboardInterrupt(
+            f"interrupted in stage {self.at.stage}, epoch {self.at.epoch + 1}, after"
+            f" {self.at.step} of its updates; the state is kept in {self.folder / 'last'}, and the"
+            " same command continues"
+        )
 
     def _update(
         self,
@@ -238,8 +265,11 @@ class Trainer:
 
     def _validate(self, name: str, losses: list[float]) -> None:
         self.model.eval()
-        with torch.no_grad(), self._autocast():
-            score = self.validate(self.model)
+        try:
+            with torch.no_grad(), self._autocast():
+                score = self.validate(self.model)
+        except KeyboardInterrupt:
+            self._end_early()
         better = score > self.at.best
         self.at.bad_epochs = 0 if better else self.at.bad_epochs + 1
         mean = sum(losses) / len(losses) if losses else math.nan

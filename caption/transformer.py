@@ -65,6 +65,11 @@ class TransformerConfig:
         if not 0 <= self.dropout < 1:
             raise CaptionError(f"model.dropout is {self.dropout}, wanted 0 <= dropout < 1")
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The feature streams that the captioner reads."""
+        return (self.stream,)
+
 
 @dataclass(frozen=True)
 class ImageRows:

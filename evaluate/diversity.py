@@ -31,7 +31,7 @@ class Diversity:
     mean_length: float  # words
     empty: int  # captions without a word
     vocabulary: int  # different words
-    novel: float | None = None  # share of captions that are no training caption
+    novel: float | None = None  # share of captions with words that are no training caption
     training_vocabulary: int | None = None  # different words of the training captions
     mbleu: tuple[float, ...] | None = None  # mBLEU-1..4 over the n-best lists
     nbest: int | None = None  # captions per image behind mBLEU
@@ -91,7 +91,8 @@ def diversity(
 
 
 def _novel(captions: Mapping[Id, str], known: Collection[str]) -> float:
-    return sum(caption not in known for caption in captions.values()) / len(captions)
+    new = sum(bool(caption.split()) and caption not in known for caption in captions.values())
+    return new / len(captions)
 
 
 def _mbleu(nbest: Mapping[Id, Sequence[str]]) -> tuple[int | None, tuple[float, ...] | None]:

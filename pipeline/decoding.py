@@ -17,6 +17,7 @@ from caption.data import read_captions
 from caption.decode import beam_search
 from caption.vocabulary import Vocabulary
 from pipeline.ensembles import check_runs, load_runs
+from pipeline.entries import images_of
 from pipeline.files import write_text
 from pipeline.progress import Progress
 from pipeline.results import as_given, write_results
@@ -103,7 +104,7 @@ def decode_split(
     cache = folder.cache(features)
     check_runs(others, cache)
     data = read_captions(folder.caption_file(captions))
-    images = data.split(split)
+    images = images_of(data, split)
     ids = [image.image_id for image in images]
     check_features(ids, cache, f"{split} images", str(data.path))
     folder, model, vocabulary = load_runs([run, *others], average, where)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline import recipe as recipes
+from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.report import write_report
+from pipeline.run_folder import choose_device
 from pipeline.scenes.write import BOXES, DATASET, IMAGES
 from pipeline.steps import METRICS, make_features, make_run, make_scenes, make_scores
 from pipeline.tables import render, score_table
@@ -25,6 +28,9 @@ def run_demo(
     out: Path, images: int, device: str, overrides: Sequence[str] = ()
 ) -> tuple[str, Path]:
     """Everything in `out`; returns the table and the report's path. Finished steps are kept."""
+    _check_folder(out)
+    recipes.load(RECIPE, overrides)  # what is misspelt is said before anything is written
+    choose_device(device)
     scenes, features = out / "scenes", out / "features"
     make_scenes(scenes, images, SEED, SIZE)
     make_features(scenes / IMAGES, PRESET, scenes / BOXES, features, device)
@@ -41,3 +47,15 @@ def run_demo(
     text = "\n".join([table, *notes])
     write_text(out / "table.txt", text + "\n")
     return text, write_report(out / "transformer")
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse a folder of other things; a demo that was begun has its scenes."""
+    if not out.is_dir() or (out / "scenes").is_dir():
+        return
+    found = sorted(path.name for path in out.iterdir())
+    if found:
+        raise PipelineError(
+            f"{out} is no demo but holds {', '.join(found[:5])}; give an empty or new folder as"
+            " --out"
+        )

@@ -15,14 +15,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from caption.data import read_captions
-from pipeline.errors import PipelineError
+from caption.data import CaptionData, CaptionedImage, read_captions
+from caption.errors import CaptionError
+from pipeline.errors import PipelineError, WrongUsage
 
 WANTED = (
     'wanted [{"image_id": ..., "caption": ...}, ...], {"id": "caption", ...}, Karpathy or COCO'
     " captions JSON, JSON lines, CSV or TSV"
 )
 _DATASET = re.compile(r'"(?:images|annotations)"\s*:\s*\[')
+_IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF"}  # by their first bytes
 _PEEK = 1 << 16  # characters in which a data set shows itself
 _ID_KEYS = ("image_id", "image", "file_name", "filename", "id")
 
@@ -46,14 +48,14 @@ def entries(path: Path, split: str | None) -> Iterator[Entry]:
         yield from _dataset_entries(path, split)
         return
     if split is not None:
-        raise PipelineError(f"{path}: has no splits; leave out --split {split}")
+        raise WrongUsage(f"{path}: has no splits; leave out --split {split}")
     if suffix in (".jsonl", ".ndjson"):
         yield from _line_entries(path, text)
         return
     content = _parsed(path, text)
     if isinstance(content, list):
-        for index, item in enumerate(content):
-            yield _item_entry(path, f"entry {index}", item)
+        for number, item in enumerate(content, 1):
+            yield _item_entry(path, f"entry {number}", item)
     elif isinstance(content, dict):
         yield from _dict_entries(content)
     else:
@@ -62,9 +64,19 @@ def entries(path: Path, split: str | None) -> Iterator[Entry]:
 
 def _dataset_entries(path: Path, split: str | None) -> Iterator[Entry]:
     data = read_captions(path)
-    for image in data.images if split is None else data.split(split):
-        for number, caption in enumerate(image.captions):
+    if split is not None and all(image.split is None for image in data.images):
+        raise WrongUsage(f"{path}: has no splits; leave out --split {split}")
+    for image in data.images if split is None else images_of(data, split):
+        for number, caption in enumerate(image.captions, 1):
             yield Entry(f"caption {number}", image.image_id, caption)
+
+
+def images_of(data: CaptionData, split: str) -> list[CaptionedImage]:
+    """The images of a split that was typed. Raises WrongUsage naming the splits there are."""
+    try:
+        return data.split(split)
+    except CaptionError as error:
+        raise WrongUsage(str(error)) from error
 
 
 def _line_entries(path: Path, text: str) -> Iterator[Entry]:
@@ -97,13 +109,15 @@ def _image(path: Path, position: str, key: str, value: Any) -> int | str:
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         return int(value)  # as spreadsheets and data frames write whole numbers
     if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
-        raise PipelineError(f"{path}: {position}: {key} is {value!r}, wanted a number or a string")
+        raise PipelineError(
+            f"{path}: {position}: {key} is {shown(value)}, wanted a number or a string"
+        )
     return value
 
 
 def _dict_entries(content: Mapping[str, Any]) -> Iterator[Entry]:
     for image, value in content.items():
-        for number, caption in enumerate(value if isinstance(value, list) else [value]):
+        for number, caption in enumerate(value if isinstance(value, list) else [value], 1):
             if isinstance(caption, dict) and "caption" in caption:
                 caption = caption["caption"]
             place = f"key {image!r}" + (f", caption {number}" if isinstance(value, list) else "")
@@ -116,6 +130,11 @@ def _text(path: Path) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not data.strip():
+        raise PipelineError(f"{path}: is empty; {WANTED}")
+    image = next((name for start, name in _IMAGES.items() if data.startswith(start)), None)
+    if image is not None:
+        raise PipelineError(f"{path}: is an image ({image}), not captions; {WANTED}")
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise PipelineError(
             f"{path}: is UTF-16, wanted UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path}"
@@ -159,6 +178,7 @@ def read_json(path: Path) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut where it is long."""
-    text = repr(value)
+    """A value of a JSON file for a message, cut where it is long."""
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from extract.images import ImageLimits, ImageRules, read_image
 from extract.run import extract_in_memory
 from extract.sources import find_sources
 from pipeline.decoding import decode_ids
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, WrongUsage
 from pipeline.explain_sheet import Bars, Map, Notes, Row, draw
 from pipeline.own_photos import InMemory, extractor_of
+from pipeline.progress import Progress
 from pipeline.results import canonical_id
-from pipeline.run_folder import RunFolder, choose_device, open_run
+from pipeline.run_folder import RunFolder, choose_device, is_run, open_run
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +72,15 @@ def open_image(
 
     A file is extracted to the streams `needs` as the run's features were, unless `features` is a
     cache to find it in; ids are looked for there, by default in the run's features. Raises
-    PipelineError when the image is neither.
+    WrongUsage when the image is neither.
     """
     path = Path(image)
+    if path.is_dir():
+        what = "a run folder (one run is explained at a time)" if is_run(path) else "a folder"
+        raise WrongUsage(
+            f"{path} is {what}, wanted one photograph or image id: pipeline explain PHOTO"
+            f" --run {shlex.quote(str(folder.path))}"
+        )
     sources = find_sources([path]) if path.is_file() else []
     if sources and features is None:
         extractor = extractor_of(folder, needs, boxes, device, weights)
@@ -84,7 +92,7 @@ def open_image(
     ids = {canonical_id(known): known for known in cache.ids}
     wanted = canonical_id(sources[0].image_id if sources else image)
     if wanted not in ids:
-        raise PipelineError(
+        raise WrongUsage(
             f"{image!r} is no file, and {cache.path} has no image of that id (it has"
             f" {len(ids)}, such as {', '.join(list(ids)[:3])})"
             if not sources
@@ -115,6 +123,8 @@ def explain_image(
     a file for runs on given boxes, `weights` the checkpoint of the run's detector.
     """
     folder = open_run(run)
+    if caption is not None and not caption.strip():
+        raise WrongUsage("--caption is empty: give the words to explain, or leave it out")
     where = choose_device(device)
     model, vocabulary = folder.load(where)
     record, file = open_image(
@@ -147,10 +157,19 @@ def explain_record(
     """Explain the words of a caption of an image with these features."""
     ids = [token for token in vocabulary.encode(caption) if token != EOS]  # BOS and the words
     if len(ids) < 2:
-        raise PipelineError(f"{record.image_id}: the caption {caption!r} has no words to explain")
+        raise PipelineError(
+            f"{record.image_id}: the run's caption is empty; give the words to explain:"
+            " --caption TEXT"
+            if not caption
+            else f"{record.image_id}: the caption {caption!r} has no words to explain"
+        )
     features = collate([record], model.needs).to(device)
     tokens = torch.tensor(ids, device=device)  # (T + 1,)
-    attributions = integrated_gradients(model, features, tokens, steps, most=8 * steps)
+    label = f"explain {record.image_id}, {len(ids) - 1} words"
+    with Progress(None, unit="gradients", label=label) as progress:
+        attributions = integrated_gradients(
+            model, features, tokens, steps, most=8 * steps, on_done=progress.update
+        )
     words = tuple(vocabulary.words[token] for token in ids[1:])
     _warn_incomplete(words, attributions)
     return Explained(

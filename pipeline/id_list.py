@@ -37,7 +37,7 @@ def read_names(path: Path) -> list[str]:
 def _of_json(path: Path) -> list[str]:
     content = read_json(path)
     if isinstance(content, list):
-        return [_name(path, f"entry {place}", item) for place, item in enumerate(content)]
+        return [_name(path, f"entry {place}", item) for place, item in enumerate(content, 1)]
     if isinstance(content, dict) and ("annotations" in content or _karpathy(content)):
         return [image.image_id for image in read_captions(path).images]
     if isinstance(content, dict) and isinstance(content.get("images"), list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from extract.run import Failure, extract_in_memory
 from extract.sources import find_sources
 from pipeline.decoding import Captions, decode_ids
 from pipeline.ensembles import check_runs, load_runs
-from pipeline.errors import PipelineError
-from pipeline.run_folder import RunFolder, choose_device
+from pipeline.errors import PipelineError, WrongUsage
+from pipeline.run_folder import RunFolder, choose_device, is_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,11 @@ def caption_photos(
 
     With `others` they and the run decode as an ensemble, which averages `average`.
 
-    Raises PipelineError when the features would differ from those the run was trained on.
+    Raises PipelineError when the features would differ from those the run was trained on, and
+    WrongUsage where an input is itself a run folder.
     """
     where = choose_device(device)
+    _refuse_runs(inputs, [run, *others])
     sources = find_sources(inputs)
     files = {source.image_id: source.path for source in sources}
     folder, model, vocabulary = load_runs([run, *others], average, where)
@@ -85,6 +88,16 @@ def caption_photos(
     return Outcome(found=found, files=files, failures=failures)
 
 
+def _refuse_runs(inputs: Sequence[Path], runs: Sequence[Path]) -> None:
+    found = [path for path in inputs if is_run(path)]
+    if found:
+        options = " ".join(f"--run {shlex.quote(str(path))}" for path in [*runs, *found])
+        raise WrongUsage(
+            f"{found[0]} is a run folder, not photographs; to decode with several runs repeat the"
+            f" option: {options}"
+        )
+
+
 def extractor_of(
     folder: RunFolder,
     streams: Sequence[str],
@@ -92,16 +105,20 @@ def extractor_of(
     device: str,
     weights: Path | None = None,
 ) -> FeatureExtractor:
-    """The extractor that made the run's features. Raises PipelineError when it cannot be had."""
+    """The extractor that made the run's features.
+
+    Raises WrongUsage where an option has to give what is not known, PipelineError when this
+    installation makes other features.
+    """
     name, settings = folder.fingerprint.get("preset"), _nested(folder.fingerprint).get("settings")
     if not isinstance(name, str) or not isinstance(settings, dict):
-        raise PipelineError(
+        raise WrongUsage(
             f"{folder.path}: its features were not made by a preset of pipeline extract; give"
             " --features CACHE"
         )
     preset = presets.from_settings(settings)
     if "regions" in streams and boxes is None and isinstance(preset, presets.Preset):
-        raise PipelineError(
+        raise WrongUsage(
             f"{folder.path} was trained on regions in given boxes (preset {name}): give"
             " --boxes BOXES.json for these images"
         )

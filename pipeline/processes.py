@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+
+log = logging.getLogger(__name__)
 
 SOME_FAILED = 3  # exit code: done, but some images failed
 
@@ -23,6 +27,44 @@ def ended_by_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Interruption:
+    """Within it, Ctrl-C and SIGTERM are noted, for the work to end where its state is whole.
+
+    A second one ends the work at once, as does any inside `at_once`.
+    """
+
+    def __init__(self) -> None:
+        self.noted = False
+        self._at_once = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Work that may be broken off anywhere: KeyboardInterrupt is raised where it stands."""
+        self._at_once = True
+        try:
+            if self.noted:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._at_once = False
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self.noted or self._at_once:
+            raise KeyboardInterrupt
+        self.noted = True
+        log.warning("interrupted: the state is saved behind this update; once more ends at once")
 
 
 def own_device(device: torch.device) -> torch.device:

@@ -151,7 +151,7 @@ def apply(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
-            raise PipelineError(f"-o {override}: wanted key=value, such as xe.epochs=10")
+            raise PipelineError(f"-o {override}: wanted key=value, such as {_example(result, key)}")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
@@ -164,6 +164,14 @@ def apply(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, An
                 raise PipelineError(f"-o {override}: {parent} is no group of settings")
         inner[last] = value
     return result
+
+
+def _example(settings: Mapping[str, Any], typed: str) -> str:
+    """A setting as it could be typed: the one meant where it is known, else one with a number."""
+    known = {k: v for k, v in flat(settings).items() if isinstance(v, bool | int | float | str)}
+    numbers = (k for k, v in known.items() if not isinstance(v, bool | str))
+    key = typed if typed in known else next(numbers, "seed")
+    return f"{key}={yaml.safe_dump(known.get(key, 1)).splitlines()[0]}"
 
 
 def override(config: T, overrides: Sequence[str]) -> T:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,12 +147,18 @@ def write_results(path: Path, captions: Mapping[int | str, str]) -> None:
 
 
 def shared_images(
-    references: Mapping[str, Any], results: Sequence[Results], *, source: Path, subset: bool
+    references: Mapping[str, Any],
+    results: Sequence[Results],
+    *,
+    source: Path,
+    subset: bool,
+    typed: Sequence[str] = (),
 ) -> list[str]:
     """The ids to score, in the order of the references.
 
     Every results file must hold exactly the images of `references`; with `subset` the images that
-    all hold are taken. Raises PipelineError naming the images that are missing or unknown.
+    all hold are taken. Raises PipelineError naming the images that are missing or unknown, with
+    the command for the shared ones, which repeats the `typed` options.
     """
     if subset:
         shared = [i for i in references if all(i in r.captions for r in results)]
@@ -169,11 +176,12 @@ def shared_images(
         if extra:
             problems.append(f"{result.path} has captions for {named(extra)} not in {source}")
     if problems:
-        files = " ".join(str(result.path) for result in results)
+        files = [str(result.path) for result in results]
+        line = ["--results", *files, "--references", str(source), *typed, "--subset"]
+        other = "" if "--split" in typed else " (a file with splits: pick one by --split)"
         raise PipelineError(
             "; ".join(problems) + "; to score the images that all files share:"
-            f" pipeline eval --results {files} --references {source} --subset"
-            " (a file with splits: pick one by --split)"
+            f" pipeline eval {shlex.join(line)}{other}"
         )
     return list(references)
 

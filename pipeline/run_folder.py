@@ -87,7 +87,7 @@ class RunFolder:
         """The features given, else the run's own, checked. Raises PipelineError if neither is."""
         path = given or self.features
         if path is None:
-            raise PipelineError(f"{self.path} was imported without features: give --features CACHE")
+            raise WrongUsage(f"{self.path} was imported without features: give --features CACHE")
         cache = FeatureCache(path)
         self.check(cache)
         return cache
@@ -96,7 +96,7 @@ class RunFolder:
         """The caption file given, else the run's own. Raises PipelineError if neither is."""
         path = given or self.captions
         if path is None:
-            raise PipelineError(f"{self.path} was imported without captions: give --captions FILE")
+            raise WrongUsage(f"{self.path} was imported without captions: give --captions FILE")
         return path
 
     def check(self, cache: FeatureCache) -> None:
@@ -126,7 +126,7 @@ def open_run(path: str | Path) -> RunFolder:
     path = Path(path)
     config = path / "config.yaml"
     if not config.is_file():
-        raise PipelineError(f"{path}: no run folder (no config.yaml); type pipeline train --help")
+        raise WrongUsage(f"{path}: no run folder (no config.yaml); type pipeline train --help")
     content = recipes.read_yaml(config)
     try:
         return RunFolder(
@@ -139,6 +139,11 @@ def open_run(path: str | Path) -> RunFolder:
         )
     except KeyError as error:
         raise PipelineError(f"{config}: no key {error}; the file is not a run's config") from error
+
+
+def is_run(path: Path) -> bool:
+    """Whether the path is a run folder."""
+    return (path / "config.yaml").is_file() and (path / "vocab.json").is_file()
 
 
 def choose_device(name: str) -> torch.device:

@@ -33,14 +33,21 @@ def report(evaluation: Evaluation, columns: Sequence[str], form: Format = "text"
     for one in scored:
         if one.scores.domains:
             title = f"{one.source.name}, by domain" if len(scored) > 1 else "by domain"
-            parts.append(f"{title}\n{render(domain_table(one.scores, columns), form)}")
+            parts.append(_titled(title, domain_table(one.scores, columns), form))
     if any(evaluation.differences.values()):
         title = "paired bootstrap, and p by approximate randomisation"
-        table = difference_table(evaluation.differences, columns)
-        parts.append(f"{title}\n{render(table, form)}")
+        parts.append(_titled(title, difference_table(evaluation.differences, columns), form))
     parts.append(render(diversity_table(scored), form))
-    parts.append("\n".join(_notes(evaluation)))
+    notes = _notes(evaluation)
+    parts.append("\n".join(f"% {line}" if form == "latex" else line for line in notes))
     return "\n\n".join(parts)
+
+
+def _titled(title: str, table: Table, form: Format) -> str:
+    """The table below its title: in LaTeX a comment, in Markdown a paragraph of its own."""
+    comment = "% " if form == "latex" else ""
+    gap = "\n\n" if form == "markdown" else "\n"
+    return f"{comment}{title}{gap}{render(table, form)}"
 
 
 def diversity_table(scored: Sequence[Scored]) -> Table:

@@ -32,6 +32,7 @@ class Settings:
     resamples: int = RESAMPLES  # 0: no intervals and no paired test
     seed: int = 0
     subset: bool = False  # score the images that all files share
+    typed: tuple[str, ...] = ()  # further options of the command line, for messages to repeat
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -120,6 +121,7 @@ def evaluate(
         [source.results for source in sources],
         source=references_path,
         subset=settings.subset,
+        typed=settings.typed,
     )
     scored = []
     with Scorer(

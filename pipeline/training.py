@@ -17,6 +17,7 @@ from caption.batches import Batches, Example, FeatureSource, check_features
 from caption.captioner import Captioner
 from caption.config import TrainingConfig
 from caption.data import CaptionData, CaptionedImage, read_captions, tokenized
+from caption.registry import stream_widths
 from caption.spacy_tokenizer import spacy_tokenize
 from caption.trainer import Position, Reward, Trainer
 from caption.transformer import count_parameters
@@ -29,11 +30,13 @@ from pipeline import recipe as recipes
 from pipeline.decoding import decode_ids
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
+from pipeline.processes import Interruption
 from pipeline.recipe import Recipe
 from pipeline.run_folder import RunFolder, open_run
 
 log = logging.getLogger(__name__)
 
+SPEECHLESS = 0.01  # a best validation CIDEr-D (x1) below this is warned of
 EOS_WORD = "<eos>"  # the end of the sentence in rewards that count it
 
 
@@ -56,11 +59,13 @@ def train(
 ) -> tuple[RunFolder, Position]:
     """Train, or go on training, the run in `out`; returns it and where training ended.
 
-    Raises PipelineError when `out` holds a run made otherwise.
+    Raises PipelineError when `out` holds a run made otherwise, and KeyboardInterrupt when
+    interrupted; once updates have begun, the state is saved first.
     """
     cache = FeatureCache(features)
-    data = read_captions(captions)
     widths = {name: stream.width for name, stream in cache.streams.items()}
+    stream_widths(recipe.model_config(), widths)
+    data = read_captions(captions)
     run = RunFolder(
         path=out,
         recipe=recipe,
@@ -79,7 +84,8 @@ def train(
         *(recipe.model_name(), count_parameters(model), len(vocabulary), len(texts.train)),
         *(len(texts.validation), device),
     )
-    trainer = _trainer(run, model, cache, texts, vocabulary, device)
+    interruption = Interruption()
+    trainer = _trainer(run, model, cache, texts, vocabulary, device, interruption)
     updates = recipe.xe.epochs * trainer.batches_of("xe").steps
     if recipe.xe.schedule != "epochs" and recipe.xe.warmup >= updates:
         log.warning(
@@ -87,7 +93,17 @@ def train(
             " its peak; lower it: -o xe.warmup=%d",
             *(recipe.xe.warmup, updates, max(1, updates // 10)),
         )
-    return run, trainer.run()
+    with interruption:
+        position = trainer.run()
+    if position.best < SPEECHLESS:
+        log.warning(
+            "the best validation CIDEr-D is %.1f: this captioner's captions are empty or hold"
+            " next to nothing that fits. Train into another --out with more epochs"
+            " (-o xe.epochs=%d) or, as long as the loss keeps falling, a higher rate"
+            " (-o xe.learning_rate=%g)",
+            *(100 * position.best, 5 * recipe.xe.epochs, 3 * recipe.xe.learning_rate),
+        )
+    return run, position
 
 
 def _trainer(
@@ -97,6 +113,7 @@ def _trainer(
     texts: Texts,
     vocabulary: Vocabulary,
     device: torch.device,
+    interruption: Interruption,
 ) -> Trainer:
     recipe = run.recipe
     shuffled = recipe.data.shuffle_features
@@ -123,13 +140,16 @@ def _trainer(
         xe=batches("xe", vocabulary, recipe.xe.images, recipe.xe.captions),
         scst=batches("scst", None, scst.images, 1) if scst.epochs else None,
         vocabulary=vocabulary,
-        validate=_validation(recipe, source, texts.validation_references, vocabulary, device),
+        validate=_validation(
+            recipe, source, texts.validation_references, vocabulary, device, interruption
+        ),
         reward=_reward(recipe, texts.train_references) if scst.epochs else None,
         device=device,
         facts={
             "model": recipe.model_name(),
             "versions": {"torch": version("torch"), "python": platform.python_version()},
         },
+        interrupted=lambda: interruption.noted,
     )
 
 
@@ -236,15 +256,18 @@ def _validation(
     references: dict[str, list[str]],
     vocabulary: Vocabulary,
     device: torch.device,
+    interruption: Interruption,
 ) -> Callable[[Captioner], float]:
     """CIDEr-D of the validation split, decoded as evaluation decodes."""
 
     def validate(model: Captioner) -> float:
-        decoded = decode_ids(model, list(references), source, vocabulary, config.decoding, device)
-        best = [texts[0] for texts in decoded.captions.values()]
-        scored = _as_scored(config.data.tokenizer, best)
-        candidates = dict(zip(decoded.captions, scored, strict=True))
-        return cider_d(references, candidates)[0]
+        ids = list(references)
+        with interruption.at_once():
+            decoded = decode_ids(model, ids, source, vocabulary, config.decoding, device)
+            best = [texts[0] for texts in decoded.captions.values()]
+            scored = _as_scored(config.data.tokenizer, best)
+            candidates = dict(zip(decoded.captions, scored, strict=True))
+            return cider_d(references, candidates)[0]
 
     return validate
 

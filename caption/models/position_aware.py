@@ -73,6 +73,10 @@ class PositionAwareConfig(TransformerConfig):
         if min(self.grid) < 1:
             raise CaptionError(f"model.grid is {self.grid}, wanted rows and columns from 1 on")
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return (self.stream, self.low_stream) if self.fusion else (self.stream,)
+
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla": {"fusion": False, "edges": "none"},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.own_photos import caption_photos
+from pipeline.own_photos import Outcome, caption_photos
 from pipeline.processes import SOME_FAILED
 
 
@@ -99,6 +99,18 @@ def command(
         for failure in outcome.failures:
             message = f"{failure.source.path}: {failure.reason}: {failure.detail}"
             click.echo(f"failed: {message}", err=True)
+    _warn_empty(outcome)
     if not outcome.failures:
         return 0
     return SOME_FAILED if outcome.found.captions else 1
+
+
+def _warn_empty(outcome: Outcome) -> None:
+    empty = [str(outcome.files[i]) for i, texts in outcome.found.captions.items() if not texts[0]]
+    if empty:
+        shown = ", ".join(empty[:10]) + (", ..." if len(empty) > 10 else "")
+        click.echo(
+            f"warning: {len(empty)} of {len(outcome.found.captions)} captions are empty ({shown}):"
+            " the run has not learned to say anything about them; train one with more epochs",
+            err=True,
+        )

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_TYPED = click.core.ParameterSource.COMMANDLINE
 _OUT = click.Path(path_type=Path)
 
 
@@ -63,8 +64,8 @@ def _metrics(ctx: click.Context, option: click.Parameter, value: str) -> tuple[s
 @click.option("--allow-empty", is_flag=True, help="Score empty captions (as 0).")
 @click.option("--per-image", type=_OUT, metavar="CSV", help="Write the scores of every image.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print Markdown tables.")
-@click.option("--latex", "form", flag_value="latex", help="Print LaTeX tables.")
+@click.option("--markdown", is_flag=True, help="Print Markdown tables.")
+@click.option("--latex", is_flag=True, help="Print LaTeX tables.")
 @click.option("--domains", type=_FILE, help="JSON of image id to domain: nocaps' columns.")
 @click.option("--train-captions", type=_FILE, help="Training captions: counts novel captions.")
 @click.option(
@@ -99,7 +100,8 @@ def _metrics(ctx: click.Context, option: click.Parameter, value: str) -> tuple[s
 @click.option("--captions", type=_FILE, help="Runs: caption file in place of the run's.")
 @click.option("--device", default="auto", show_default=True, help="Runs: auto, cpu or cuda.")
 @click.option("--shuffle-features", is_flag=True, help="Runs: give images each other's features.")
-def command(more: Sequence[Path], **options: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, more: Sequence[Path], **options: Any) -> None:
     """Score captions as the papers do: BLEU, METEOR, ROUGE-L, CIDEr-D and SPICE.
 
     Any captioner's results against any references, several files side by side:
@@ -129,6 +131,7 @@ def command(more: Sequence[Path], **options: Any) -> None:
         resamples=options["resamples"],
         seed=options["seed"],
         subset=options["subset"],
+        typed=() if options["runs"] else _typed(ctx),
     )
     if options["runs"]:
         evaluation = _score_runs([*options["runs"], *more], options, settings)
@@ -140,6 +143,21 @@ def command(more: Sequence[Path], **options: Any) -> None:
         _show(evaluation, settings, options)
     if options["submission"]:
         _submit(evaluation, options)
+
+
+def _typed(ctx: click.Context) -> tuple[str, ...]:
+    """The options as they were typed, but for the files."""
+    words: list[str] = []
+    for option in ctx.command.params:
+        name = option.name or ""
+        source = ctx.get_parameter_source(name)
+        if name in ("more", "results", "references", "subset") or source is not _TYPED:
+            continue
+        value = ctx.params[name]
+        words.append(option.opts[0])
+        if value is not True:
+            words.append(",".join(value) if isinstance(value, tuple) else str(value))
+    return tuple(words)
 
 
 def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
@@ -161,8 +179,10 @@ def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
             raise click.UsageError("--references FILE is missing: what to score the captions by")
     if wrong:
         raise click.UsageError(f"{wrong[0]} is no {'run folder' if runs else 'results file'}")
-    if options["as_json"] and options["form"]:
-        raise click.UsageError(f"--json and --{options['form']} exclude each other")
+    forms = {"--json": "as_json", "--markdown": "markdown", "--latex": "latex"}
+    chosen = [flag for flag, name in forms.items() if options[name]]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
     if options["submission"] and len(results) + len(runs) + len(more) > 1:
         raise click.UsageError("--submission takes one results file or run")
 
@@ -231,7 +251,7 @@ def _show(evaluation: Evaluation, settings: Settings, options: dict[str, Any]) -
     if options["as_json"]:
         click.echo(json.dumps(evaluation.to_dict(), ensure_ascii=False, allow_nan=False))
     else:
-        form: Format = options["form"] or "text"
+        form: Format = next((f for f in ("markdown", "latex") if options[f]), "text")
         click.echo(report(evaluation, settings.columns, form))
 
 

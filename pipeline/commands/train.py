@@ -9,6 +9,7 @@ import click
 
 from pipeline import recipe as recipes
 from pipeline.errors import WrongUsage
+from pipeline.processes import ended_by_interrupt
 from pipeline.run_folder import choose_device, open_run
 from pipeline.settings import commented
 from pipeline.training import train
@@ -81,7 +82,8 @@ def command(
     for option, path in (("--features", features), ("--captions", captions)):
         if not path.exists():
             raise WrongUsage(f"{option} {path}: not there")
-    run, position = train(recipe, captions, features, out, choose_device(device))
+    with ended_by_interrupt():
+        _, position = train(recipe, captions, features, out, choose_device(device))
     if as_json:
         outcome = {"run": str(out), "cider": position.best, "seconds": position.seconds}
         click.echo(json.dumps(outcome))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +101,21 @@ def test_forms_of_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith(r"\begin{tabular}{lr}") and "95" not in out
 
 
+def test_tables_of_two_files_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    """LaTeX: all but the tables are comments. Markdown: a table begins behind an empty line."""
+    files = ("--results", "a.json", "b.json", "--references", "c.json", "--metrics", "rouge")
+    assert run(*files, "--latex") == 0
+    out = capsys.readouterr().out
+    outside = re.sub(r"(?s)\\begin.*?\\end\{tabular\}", "", out).split("\n")
+    assert all(line.startswith("% ") for line in outside if line)
+    for said in ("± is half", "signature: ", "paired bootstrap"):
+        assert f"\n% {said}" in out
+    assert run(*files, "--markdown") == 0
+    lines = capsys.readouterr().out.split("\n")
+    starts = [n for n, line in enumerate(lines) if line.startswith("| ---")]
+    assert len(starts) == 3 and all(n == 1 or not lines[n - 2] for n in starts)
+
+
 def test_per_image_file() -> None:
     files = ("--results", "a.json", "b.json", "--references", "c.json")
     assert run(*files, *FAST, "--per-image", "out/images.csv") == 0
@@ -140,6 +156,27 @@ def test_novel_captions_and_collapse(capsys: pytest.CaptureFixture[str]) -> None
     assert "novel" in out and "100.0 %" in out
 
 
+def test_empty_captions_are_not_novel(capsys: pytest.CaptureFixture[str]) -> None:
+    write("empty.json", results({1: "", 2: "", 3: "a new dog"}))
+    files = ("--results", "empty.json", "--references", "c.json", "--metrics", "rouge", "--json")
+    assert run(*files, "--allow-empty", "--train-captions", "c.json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert found["diversity"]["novel"] == pytest.approx(1 / 3)
+    assert found["diversity"]["empty"] == 2
+
+
+def test_splits_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("--results", "a.json", "--references", "c.json", "--metrics", "rouge")
+    assert run(*files, "--split", "test") == 2
+    assert "c.json: has no splits; leave out --split test" in capsys.readouterr().err
+    content = coco(REFERENCES)
+    for image in content["images"]:
+        image["split"] = "test"
+    write("s.json", content)
+    assert run("--results", "a.json", "--references", "s.json", "--split", "tset") == 2
+    assert "no image of split 'tset'; it has test" in capsys.readouterr().err
+
+
 def test_missing_and_extra_images(capsys: pytest.CaptureFixture[str]) -> None:
     write("part.json", results({2: "two dogs", 9: "a cat"}))
     files = ("--results", "part.json", "--references", "c.json", *FAST)
@@ -147,7 +184,8 @@ def test_missing_and_extra_images(capsys: pytest.CaptureFixture[str]) -> None:
     error = capsys.readouterr().err
     assert error.startswith("error: part.json has no caption for 2 images (1, 3) of c.json; ")
     assert "captions for 1 image (9) not in c.json" in error
-    assert "pipeline eval --results part.json --references c.json --subset" in error
+    typed = " ".join(FAST)
+    assert f"pipeline eval --results part.json --references c.json {typed} --subset" in error
     assert run(*files, "--subset", "--json") == 0
     assert json.loads(capsys.readouterr().out)["images"] == 1
 
@@ -196,6 +234,10 @@ def test_none_of_the_metrics_available(
         ((), "give either --results FILE --references FILE or --run RUN"),
         (("--results", "a.json"), "--references FILE is missing"),
         (("--results", "a.json", "--run", "."), "exclude each other"),
+        (
+            ("--results", "a.json", "--references", "c.json", "--markdown", "--latex"),
+            "--markdown and --latex exclude each other",
+        ),
         (("--results", "a.json", "--references", "c.json", "."), ". is no results file"),
         (("--run", ".", "a.json"), "a.json is no run folder"),
         (("--run", ".", "--references", "c.json"), "--references goes with --results only"),

@@ -171,9 +171,9 @@ def test_splits_of_references(tmp_path: Path) -> None:
         (
             "r.json",
             items(a="x", b=3),
-            r"r.json: entry 1 \(image 'b'\): caption is 3, wanted a string",
+            r"r.json: entry 2 \(image 'b'\): caption is 3, wanted a string",
         ),
-        ("r.json", items(a=None, b=3), r"entry 0 .*caption is None.*\(and 1 more like it\)"),
+        ("r.json", items(a=None, b=3), r"entry 1 .*caption is null,.*\(and 1 more like it\)"),
         ("r.json", items(a=" \n"), "caption is empty, wanted text.*--allow-empty"),
         ("r.json", items(a="x" * (LONGEST + 1)), r"has 10,001 characters .*wanted at most 10,000"),
         (
@@ -181,19 +181,24 @@ def test_splits_of_references(tmp_path: Path) -> None:
             '[{"image_id": 1, "caption": "a \\ud83d"}]',
             r"half a character \(U\+D83D\) at 2",
         ),
-        ("r.json", items(a="x") + ["text"], "entry 1 is 'text', wanted"),
+        ("r.json", items(a="x") + ["text"], "entry 2 is 'text', wanted"),
+        ("r.json", items(a="x") + [None], "entry 2 is null, wanted"),
+        ("r.json", {"a": ["x", None]}, "key 'a', caption 2 .*caption is null"),
+        ("r.json", " \n", "r.json: is empty; wanted"),
+        ("r.csv", "", "r.csv: is empty; wanted"),
+        ("r.json", b"\xff\xd8\xff\xe0\x00\x10JFIF", r"is an image \(JPEG\), not captions; wanted"),
         (
             "r.json",
             [{"category_id": 1, "caption": "x"}],
-            "entry 0 has the keys 'category_id', 'caption', wanted 'image_id'",
+            "entry 1 has the keys 'category_id', 'caption', wanted 'image_id'",
         ),
         (
             "r.json",
             [{"image_id": True, "caption": "x"}],
-            "image_id is True, wanted a number or a string",
+            "image_id is true, wanted a number or a string",
         ),
         ("r.json", [{"image_id": 1.5, "caption": "x"}], "image_id is 1.5, wanted"),
-        ("r.json", '[{"image_id": NaN, "caption": "x"}]', "image_id is nan, wanted"),
+        ("r.json", '[{"image_id": NaN, "caption": "x"}]', "image_id is NaN, wanted"),
         ("r.json", '[{"image_id": 1,\n "caption": "x"', r"r.json: line 2, column 16: Expecting"),
         ("r.json", '{"image_id": 1, "caption": "x"}\n{"image_id": 2}', r"line 2.*name it .jsonl"),
         (
@@ -260,6 +265,22 @@ def test_missing_and_extra_images_are_named() -> None:
         " (20, 21, 22) not in c.json; to score the images that all files share:"
         " pipeline eval --results r.json --references c.json --subset"
         " (a file with splits: pick one by --split)"
+    )
+
+
+def test_the_command_for_shared_images_keeps_what_was_typed() -> None:
+    """It can be pasted: names are quoted, and --split is not asked for twice."""
+    with pytest.raises(PipelineError) as caught:
+        shared_images(
+            {"1": ["a"], "2": ["b"]},
+            [results_of("my results.json", 1)],
+            source=Path("c d.json"),
+            subset=False,
+            typed=("--split", "test", "--metrics", "cider"),
+        )
+    assert str(caught.value).endswith(
+        "pipeline eval --results 'my results.json' --references 'c d.json' --split test"
+        " --metrics cider --subset"
     )
 
 

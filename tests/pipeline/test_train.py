@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import subprocess
@@ -10,18 +11,22 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
+from caption import checkpoint
 from caption.errors import CaptionError
 from caption.trainer import Trainer
+from extract.cache import ImageFeatures, Stream
+from extract.writer import CacheWriter
 from pipeline import recipe as recipes
 from pipeline.commands.train import command
 from pipeline.decoding import decode_split
 from pipeline.errors import PipelineError
 from pipeline.training import is_finished, train
-from tests.caption.toy import write_toy
+from tests.caption.toy import META, WIDTH, write_toy
 
 CPU = torch.device("cpu")
 QUICK = (
@@ -174,6 +179,127 @@ def test_a_killed_process_is_continued(toy, tmp_path) -> None:
     assert [x.get("loss") for x in lines(out)] == [x.get("loss") for x in lines(whole.path)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_process_keeps_its_state_and_is_continued(toy, tmp_path, number) -> None:
+    """Between two updates, long before the first checkpoint would have been due."""
+    cache, captions = toy
+    out, settings = tmp_path / "run", ("xe.epochs=400", "xe.patience=null", "scst.epochs=0")
+    arguments = ["--features", str(cache), "--captions", str(captions), "--out", str(out)]
+    arguments += [part for setting in (*QUICK, *settings) for part in ("-o", setting)]
+    line = [sys.executable, "-m", "pipeline", "train", "--recipe", "transformer", *arguments]
+    process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (
+        (out / "metrics.jsonl").exists() and len(lines_so_far(out)) >= 3
+    ):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "the state is kept in" in said and "the same command continues" in said
+    found = lines_so_far(out)
+    state = checkpoint.load_state(out / "last")["position"]
+    assert state["metrics_bytes"] == (out / "metrics.jsonl").stat().st_size
+    assert found and checkpoint.load_meta(out / "last")["stage"] == "xe"
+
+
+@pytest.mark.parametrize("stop", [1, 5, 7])
+def test_resume_after_an_interruption_is_bit_equal(toy, tmp_path, stop, monkeypatch) -> None:
+    """In the first epoch, the second, and self-critical training; no checkpoint was due."""
+    cache, captions = toy
+    recipe = quick("xe.epochs=2", "save_every=1e9")
+    whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
+    update, count = Trainer._update, 0
+
+    def pressing(self, name, batch, loss_of):
+        nonlocal count
+        count += 1
+        if count == stop:
+            signal.raise_signal(signal.SIGINT)  # the update goes on to its end
+        return update(self, name, batch, loss_of)
+
+    monkeypatch.setattr(Trainer, "_update", pressing)
+    with pytest.raises(KeyboardInterrupt, match="the state is kept in"):
+        train(recipe, captions, cache, tmp_path / "run", CPU)
+    monkeypatch.setattr(Trainer, "_update", update)
+    assert sum("loss" in line for line in lines(tmp_path / "run")) == stop
+    resumed, _ = train(recipe, captions, cache, tmp_path / "run", CPU)
+    assert lines(resumed.path) == lines(whole.path)
+    weights = "last/model.safetensors"
+    assert (resumed.path / weights).read_bytes() == (whole.path / weights).read_bytes()
+
+
+def test_an_interruption_of_validation_keeps_the_epoch(toy, tmp_path, monkeypatch) -> None:
+    cache, captions = toy
+    recipe = quick("xe.epochs=2", "scst.epochs=0", "save_every=1e9")
+    whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "pipeline.training.decode_ids", lambda *_: signal.raise_signal(signal.SIGTERM)
+        )
+        with pytest.raises(KeyboardInterrupt, match="the state is kept in"):
+            train(recipe, captions, cache, tmp_path / "run", CPU)
+    resumed, _ = train(recipe, captions, cache, tmp_path / "run", CPU)
+    assert lines(resumed.path) == lines(whole.path)
+
+
+def test_an_end_by_patience_and_wordless_captions_are_said(toy, tmp_path, caplog) -> None:
+    cache, captions = toy
+    settings = ("xe.patience=1", "xe.learning_rate=1e-9", "scst.epochs=0")
+    with caplog.at_level(logging.INFO):
+        _, position = train(quick(*settings), captions, cache, tmp_path / "run", CPU)
+    assert "stopped after epoch 2: 1 epoch without a better CIDEr-D (xe.patience)" in caplog.text
+    assert position.best == 0 and "the best validation CIDEr-D is 0.0" in caplog.text
+    assert "-o xe.epochs=60" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kept", "said"),
+    [
+        (
+            "cat/cat",
+            "grids",
+            "the stream 'regions', the cache has grids; type -o model.stream=grids",
+        ),
+        (
+            "pat/position-aware",
+            "grids",
+            "the streams 'pyramid_high' and 'pyramid_low', the cache has grids, not 'pyramid_high'"
+            " and 'pyramid_low'; extract with a preset that makes them",
+        ),
+    ],
+)
+def test_a_missing_stream_comes_first(tmp_path, recipe, kept, said) -> None:
+    """Before the images without features are listed; the hint is enough to go on."""
+    with CacheWriter(tmp_path / "features", META, {kept: Stream(WIDTH)}) as writer:
+        writer.commit(
+            [
+                ImageFeatures(
+                    image_id="other", width=8, height=8, streams={kept: np.zeros((2, WIDTH))}
+                )
+            ]
+        )
+    _, captions = write_toy(tmp_path / "toy")
+    with pytest.raises(CaptionError, match=re.escape(said)):
+        train(recipes.load(recipe), captions, tmp_path / "features", tmp_path / "run", CPU)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("coco.json", 'add a key "split" with train, val or test to each entry of `images`'),
+        ("captions.csv", "add a column `split` with train, val or test in every line"),
+    ],
+)
+def test_captions_without_splits_are_told_where_they_go(toy, tmp_path, form, said) -> None:
+    path = tmp_path / form
+    images = [{"id": 1, "file_name": "toy1.jpg"}]
+    coco = {"images": images, "annotations": [{"image_id": 1, "caption": "a dog"}]}
+    path.write_text(json.dumps(coco) if form == "coco.json" else "image,caption\ntoy1,a dog\n")
+    with pytest.raises(CaptionError, match=re.escape(said)):
+        train(quick(), path, toy[0], tmp_path / "run", CPU)
+
+
 def quick_settings(*more: str) -> list[str]:
     return [*QUICK, *more]
 
@@ -232,6 +358,15 @@ def test_every_shipped_recipe_loads_and_round_trips(name) -> None:
         ("model.widht=3", "did you mean 'width'"),
         ("scst.baseline=mean", "wanted one of beams, greedy"),
         ("nothing", "wanted key=value"),
+        *(
+            (setting, "wanted (0 or more|more than 0|0 to 4294967295|0 or more, below 1)")
+            for setting in (
+                "xe.epochs=-3 xe.epochs=0 xe.patience=0 xe.patience=-1 xe.warmup=-1 seed=-1"
+                " seed=4294967296 scst.epochs=-1 scst.patience=0 data.train_images=0"
+                " data.validation_images=0 data.captions=0 save_every=-1 xe.smoothing=1 xe.clip=0"
+                " xe.learning_rate=.nan xe.betas=0.9,1.5 scst.betas=-0.1,0.9"
+            ).split()
+        ),
     ],
 )
 def test_wrong_settings_are_named(override, message) -> None:

@@ -1,0 +1,70 @@
+"""Inputs that are something else, and captions without words: both are said plainly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.training import train
+from tests.caption.toy import write_toy
+from tests.pipeline.test_train import CPU, quick
+
+
+@pytest.fixture(scope="module")
+def speechless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with features, a photograph and a run that has learned nothing."""
+    folder = tmp_path_factory.mktemp("speechless")
+    cache, captions = write_toy(folder)
+    recipe = quick("xe.epochs=1", "xe.learning_rate=1e-9", "scst.epochs=0")
+    train(recipe, captions, cache, folder / "run", CPU)
+    (folder / "toy1.jpg").write_bytes(b"its features are in the cache")
+    return folder
+
+
+def caption(folder: Path, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+def test_a_run_folder_is_no_photograph(speechless, monkeypatch, capsys) -> None:
+    typed = ("caption", "toy1.jpg", "--run", "run", "run")
+    assert caption(speechless, *typed, monkeypatch=monkeypatch) == 2
+    assert "run is a run folder, not photographs" in (said := capsys.readouterr().err)
+    assert "repeat the option: --run run --run run" in said
+    assert caption(speechless, "explain", "run", "--run", "run", monkeypatch=monkeypatch) == 2
+    assert "run is a run folder (one run is explained at a time)" in capsys.readouterr().err
+
+
+def test_captions_without_words_are_warned_of(speechless, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("caption.vocabulary.Vocabulary.decode", lambda *_: [])
+    typed = ("caption", "toy1.jpg", "--run", "run", "--features", "features", "--json")
+    assert caption(speechless, *typed, monkeypatch=monkeypatch) == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out)["captions"][0]["captions"] == [""]
+    assert "warning: 1 of 1 captions are empty (toy1.jpg)" in found.err
+
+
+def test_an_empty_caption_is_not_explained(speechless, monkeypatch, capsys) -> None:
+    typed = ("explain", "toy1", "--run", "run", "--caption", " ")
+    assert caption(speechless, *typed, monkeypatch=monkeypatch) == 2
+    assert "--caption is empty: give the words to explain" in capsys.readouterr().err
+
+
+def test_an_explanation_says_how_far_it_is(speechless, monkeypatch, capsys) -> None:
+    """The toy's photographs are not there; its attributions come first."""
+    typed = ("explain", "toy1", "--run", "run", "--steps", "5", "--caption", "a red dog")
+    assert caption(speechless, *typed, monkeypatch=monkeypatch) == 1
+    assert "explain toy1, 3 words: " in (said := capsys.readouterr().err)
+    assert " gradients" in said
+
+
+def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    assert caption(tmp_path, "demo", "--out", ".", monkeypatch=monkeypatch) == 1
+    assert "is no demo but holds thesis.tex; give an empty or new folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
