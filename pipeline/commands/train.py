@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from caption import checkpoint
 from pipeline import recipe as recipes
 from pipeline.errors import WrongUsage
 from pipeline.processes import ended_by_interrupt
@@ -82,8 +83,16 @@ def command(
     for option, path in (("--features", features), ("--captions", captions)):
         if not path.exists():
             raise WrongUsage(f"{option} {path}: not there")
-    with ended_by_interrupt():
-        _, position = train(recipe, captions, features, out, choose_device(device))
+    try:
+        with ended_by_interrupt():
+            _, position = train(recipe, captions, features, out, choose_device(device))
+    except KeyboardInterrupt:
+        if checkpoint.find(out / "last") is None:
+            raise KeyboardInterrupt(
+                "interrupted before there was anything to keep: the same command starts at the"
+                " beginning"
+            ) from None
+        raise
     if as_json:
         outcome = {"run": str(out), "cider": position.best, "seconds": position.seconds}
         click.echo(json.dumps(outcome))

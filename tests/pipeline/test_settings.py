@@ -57,7 +57,6 @@ def test_every_setting_is_explained_in_the_docs() -> None:
         ("eval --results no.json --references no.json", "no.json"),
         ("eval --run . --metrics cidre", "wanted some of"),
         ("eval --run . --split test", "no run folder"),
-        ("caption . --run .", "no run folder"),
         ("explain 1 --run .", "no run folder"),
         ("report .", "no run folder"),
         ("train --recipe flickr8k --show -o xe.epochs=-3", "xe.epochs is -3, wanted more than 0"),

@@ -242,8 +242,11 @@ def test_an_interruption_of_validation_keeps_the_epoch(toy, tmp_path, monkeypatc
     assert lines(resumed.path) == lines(whole.path)
 
 
-def test_an_end_by_patience_and_wordless_captions_are_said(toy, tmp_path, caplog) -> None:
+def test_an_end_by_patience_and_wordless_captions_are_said(
+    toy, tmp_path, caplog, monkeypatch
+) -> None:
     cache, captions = toy
+    monkeypatch.setattr("caption.vocabulary.Vocabulary.decode", lambda *_: [])
     settings = ("xe.patience=1", "xe.learning_rate=1e-9", "scst.epochs=0")
     with caplog.at_level(logging.INFO):
         _, position = train(quick(*settings), captions, cache, tmp_path / "run", CPU)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,16 @@ def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, monkeypatch, capsy
     assert caption(tmp_path, "demo", "--out", ".", monkeypatch=monkeypatch) == 1
     assert "is no demo but holds thesis.tex; give an empty or new folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_interrupt_with_nothing_kept_promises_nothing(
+    speechless, tmp_path, monkeypatch, capsys
+) -> None:
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("pipeline.training.read_captions", interrupted)
+    given = ("--recipe", "flickr8k", "--features", "features", "--captions", "captions.json")
+    typed = ("train", *given, "--out", str(tmp_path / "new"))
+    assert caption(speechless, *typed, monkeypatch=monkeypatch) == 130
+    assert "the same command starts at the beginning" in capsys.readouterr().err
