@@ -309,7 +309,7 @@ def test_runs_are_decoded_and_scored(
     assert (decoding[0]["beam"], decoding[0]["num_captions"]) == (5, 2)
     found = json.loads(capsys.readouterr().out)["results"][0]
     assert found["name"] == "net" and found["diversity"]["nbest"] == 2
-    assert found["diversity"]["novel"] == pytest.approx(2 / 3)
+    assert found["diversity"]["novel"] == pytest.approx(1 / 3)  # the empty one is not
     kept = Path("net/scores/test.json").read_text()
     assert Scores.from_json(kept).corpus == found["corpus"]
     assert json.loads(kept)["intervals"].keys() == found["corpus"].keys()

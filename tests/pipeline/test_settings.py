@@ -63,7 +63,7 @@ def test_every_setting_is_explained_in_the_docs() -> None:
         ("train --recipe flickr8k --show -o data.train_images=0", "wanted more than 0"),
         ("train --recipe flickr8k --show -o xe.patience", "such as xe.patience="),
         ("extract . --preset imagenet-grid --out features -o size", "such as size=224"),
-        ("extract . --preset imagenet-grid --out features -o siz", "such as size=224"),
+        ("extract . --preset imagenet-grid --out features -o sizes", "such as size=224"),
         ("demo -o xe.epoks=3", "did you mean 'epochs'?"),
         ("demo --device tpu", "not available here"),
         ("caption nowhere.jpg --run .", "nowhere.jpg"),
