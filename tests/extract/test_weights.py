@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -73,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", server.kind)
         self.send_header("Content-Length", str(len(server.data) - start))
         self.end_headers()
-        self.wfile.write(server.data[start : server.cut])
+        with contextlib.suppress(BrokenPipeError):  # who has seen enough hangs up
+            self.wfile.write(server.data[start : server.cut])
 
     def log_message(self, *args: object) -> None:
         pass

@@ -192,7 +192,7 @@ def test_names_of_any_list(tmp_path: Path, name: str, content: str, names: list[
     [
         ("e.txt", "\n \n", "names no image"),
         ("e.json", "{}", "holds a dict"),
-        ("e.json", "[[1]]", r"entry 0 is \[1\]"),
+        ("e.json", "[[1]]", r"entry 1 is \[1\]"),
         ("e.json", "[", "line 1"),
         ("e.csv", "a,b\n1,2\n", "line 1: found the columns a, b"),
         ("e.csv", "a,image\n1\n", "line 2: 1 columns"),
