@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import click
+import torch
 
 from caption import checkpoint
+from caption.trainer import Position
 from pipeline import recipe as recipes
 from pipeline.errors import WrongUsage
 from pipeline.processes import ended_by_interrupt
+from pipeline.recipe import Recipe
 from pipeline.run_folder import choose_device, open_run
 from pipeline.settings import commented
 from pipeline.training import train
@@ -83,16 +86,7 @@ def command(
     for option, path in (("--features", features), ("--captions", captions)):
         if not path.exists():
             raise WrongUsage(f"{option} {path}: not there")
-    try:
-        with ended_by_interrupt():
-            _, position = train(recipe, captions, features, out, choose_device(device))
-    except KeyboardInterrupt:
-        if checkpoint.find(out / "last") is None:
-            raise KeyboardInterrupt(
-                "interrupted before there was anything to keep: the same command starts at the"
-                " beginning"
-            ) from None
-        raise
+    position = _trained(recipe, captions, features, out, choose_device(device))
     if as_json:
         outcome = {"run": str(out), "cider": position.best, "seconds": position.seconds}
         click.echo(json.dumps(outcome))
@@ -100,3 +94,20 @@ def command(
     spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in position.seconds.items())
     click.echo(f"{out}: best validation CIDEr-D {100 * position.best:.1f} ({spent})")
     click.echo(f"next: pipeline eval --run {out} --split test")
+
+
+def _trained(
+    recipe: Recipe, captions: Path, features: Path, out: Path, device: torch.device
+) -> Position:
+    """Train; an interruption before the first checkpoint says that nothing was kept."""
+    try:
+        with ended_by_interrupt():
+            _, position = train(recipe, captions, features, out, device)
+    except KeyboardInterrupt:
+        if checkpoint.find(out / "last") is None:
+            raise KeyboardInterrupt(
+                "interrupted before there was anything to keep: the same command starts at the"
+                " beginning"
+            ) from None
+        raise
+    return position
