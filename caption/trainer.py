@@ -50,6 +50,7 @@ class Position:
     epoch: int = 0  # of the stage
     step: int = 0  # of the epoch
     updates: int = 0  # of the stage
+    losses: float = 0.0  # of the epoch's updates, summed
     best: float = -math.inf  # validation CIDEr-D of `best/`
     bad_epochs: int = 0  # epochs without a better one
     seconds: dict[str, float] = field(default_factory=dict)  # spent per stage
@@ -130,10 +131,9 @@ class Trainer:
         patience = epochs if patience is None else patience
         while self.at.epoch < epochs and self.at.bad_epochs < patience:
             started = time.monotonic()
-            losses = []
             self.model.train()
             for batch in batches.epoch(self.at.epoch, self.at.step):
-                losses.append(self._update(name, batch, loss_of))
+                self._update(name, batch, loss_of)
                 if time.monotonic() - self.saved > self.config.save_every:
                     self._count(name, started)
                     started = time.monotonic()
@@ -141,9 +141,9 @@ class Trainer:
                 if self.interrupted():
                     self._count(name, started)
                     self._end_early()
-            self._validate(name, losses)
+            self._validate(name)
             self._count(name, started)
-            self.at.epoch, self.at.step = self.at.epoch + 1, 0
+            self.at.epoch, self.at.step, self.at.losses = self.at.epoch + 1, 0, 0.0
             self._save()
         if self.at.epoch < epochs:
             count = f"{patience} epoch{'' if patience == 1 else 's'}"
@@ -166,7 +166,7 @@ class Trainer:
         name: str,
         batch: Batch,
         loss_of: Callable[[Batch], tuple[Tensor, dict[str, float]]],
-    ) -> float:
+    ) -> None:
         stage = self.config.xe if name == "xe" else self.config.scst
         rate = self._rate(name)
         for group in self.optimizer.param_groups:
@@ -187,9 +187,9 @@ class Trainer:
         self.optimizer.step()
         self.at.step += 1
         self.at.updates += 1
+        self.at.losses += value
         line = {"stage": name, "epoch": self.at.epoch + 1, "step": self.at.updates}
         self._log({**line, "loss": value, "lr": rate, **facts})
-        return value
 
     def _xe_loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         if batch.tokens is None:
@@ -263,7 +263,7 @@ class Trainer:
 
     # around the stages
 
-    def _validate(self, name: str, losses: list[float]) -> None:
+    def _validate(self, name: str) -> None:
         self.model.eval()
         try:
             with torch.no_grad(), self._autocast():
@@ -272,7 +272,7 @@ class Trainer:
             self._end_early()
         better = score > self.at.best
         self.at.bad_epochs = 0 if better else self.at.bad_epochs + 1
-        mean = sum(losses) / len(losses) if losses else math.nan
+        mean = self.at.losses / self.at.step if self.at.step else math.nan
         line = {"stage": name, "epoch": self.at.epoch + 1, "step": self.at.updates}
         self._log({**line, "validation": {"CIDEr": score}, "best": better})
         log.info(
@@ -295,7 +295,7 @@ class Trainer:
                 )
             checkpoint.load_model(best, self.model)
             self.optimizer = self._optimizer(name)
-        self.at.stage, self.at.epoch, self.at.step = name, 0, 0
+        self.at.stage, self.at.epoch, self.at.step, self.at.losses = name, 0, 0, 0.0
         self.at.updates = self.at.bad_epochs = 0
         self._save()
 

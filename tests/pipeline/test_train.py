@@ -202,12 +202,24 @@ def test_an_interrupted_process_keeps_its_state_and_is_continued(toy, tmp_path, 
     assert found and checkpoint.load_meta(out / "last")["stage"] == "xe"
 
 
+def epochs_told(caplog) -> list[str]:
+    """What was said of each epoch, with its mean loss; forgets it all."""
+    said = [r.getMessage() for r in caplog.records if "validation CIDEr-D" in r.getMessage()]
+    caplog.clear()
+    assert said
+    return said
+
+
 @pytest.mark.parametrize("stop", [1, 5, 7])
-def test_resume_after_an_interruption_is_bit_equal(toy, tmp_path, stop, monkeypatch) -> None:
+def test_resume_after_an_interruption_is_bit_equal(
+    toy, tmp_path, stop, monkeypatch, caplog
+) -> None:
     """In the first epoch, the second, and self-critical training; no checkpoint was due."""
     cache, captions = toy
     recipe = quick("xe.epochs=2", "save_every=1e9")
+    caplog.set_level(logging.INFO)
     whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
+    told = epochs_told(caplog)
     update, count = Trainer._update, 0
 
     def pressing(self, name, batch, loss_of):
@@ -224,14 +236,17 @@ def test_resume_after_an_interruption_is_bit_equal(toy, tmp_path, stop, monkeypa
     assert sum("loss" in line for line in lines(tmp_path / "run")) == stop
     resumed, _ = train(recipe, captions, cache, tmp_path / "run", CPU)
     assert lines(resumed.path) == lines(whole.path)
+    assert epochs_told(caplog) == told
     weights = "last/model.safetensors"
     assert (resumed.path / weights).read_bytes() == (whole.path / weights).read_bytes()
 
 
-def test_an_interruption_of_validation_keeps_the_epoch(toy, tmp_path, monkeypatch) -> None:
+def test_an_interruption_of_validation_keeps_the_epoch(toy, tmp_path, monkeypatch, caplog) -> None:
     cache, captions = toy
     recipe = quick("xe.epochs=2", "scst.epochs=0", "save_every=1e9")
+    caplog.set_level(logging.INFO)
     whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
+    told = epochs_told(caplog)
     with monkeypatch.context() as patch:
         patch.setattr(
             "pipeline.training.decode_ids", lambda *_: signal.raise_signal(signal.SIGTERM)
@@ -240,6 +255,7 @@ def test_an_interruption_of_validation_keeps_the_epoch(toy, tmp_path, monkeypatc
             train(recipe, captions, cache, tmp_path / "run", CPU)
     resumed, _ = train(recipe, captions, cache, tmp_path / "run", CPU)
     assert lines(resumed.path) == lines(whole.path)
+    assert epochs_told(caplog) == told
 
 
 def test_an_end_by_patience_and_wordless_captions_are_said(
