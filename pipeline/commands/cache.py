@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 from extract.cache import FeatureCache, flat
 from extract.cache_compare import compare as compare_caches
 from extract.cache_compare import shared_ids
+from extract.cache_folder import failures_files
 from extract.cache_merge import merge as merge_caches
 from extract.cache_summary import inspect as inspect_cache
 from extract.cache_verify import Report, image_count
@@ -20,12 +22,11 @@ from pipeline.commands.cache_show import show
 from pipeline.id_list import read_names
 from pipeline.progress import Progress
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 _PATH = click.Path(exists=True, path_type=Path)
 _SHOWN = 50  # problems printed without --json
 
 
-@click.group(context_settings=_HELP)
+@click.group()
 def command() -> None:
     """Look at, check, merge, compare, import and export feature caches.
 
@@ -39,7 +40,7 @@ command.add_command(export)
 command.add_command(show)
 
 
-@command.command(context_settings=_HELP)
+@command.command()
 @click.argument("path", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(path: Path, as_json: bool) -> None:
@@ -58,9 +59,13 @@ def inspect(path: Path, as_json: bool) -> None:
         f" {_count(facts['files'], 'file')}, {facts['bytes'] / 1e6:,.1f} MB"
     )
     if not facts["images"]:
-        click.echo(f"  empty: no image in it yet; pipeline extract ... --out {path} brings some")
+        click.echo(
+            "  empty: no image in it yet; pipeline extract ... --out"
+            f" {shlex.quote(str(path))} brings some"
+        )
+    listed = ", ".join(map(str, failures_files(path).values()))
     for reason, count in facts["failure_reasons"].items():
-        click.echo(f"  failed: {reason}: {count:,} (see {path}/failures.jsonl)")
+        click.echo(f"  failed: {reason}: {count:,} (see {listed})")
     click.echo(
         f"\n  {'stream':<14}{'width':>6} {'type':<8}{'rows':>12}{'min':>6}{'mean':>8}{'max':>6}"
     )
@@ -79,7 +84,7 @@ def inspect(path: Path, as_json: bool) -> None:
         click.echo(f"  {key} = {f'{len(value):,} values' if long else value}")
 
 
-@command.command(context_settings=_HELP)
+@command.command()
 @click.argument("path", type=_PATH)
 @click.option(
     "--ids",
@@ -137,7 +142,7 @@ def _show(report: Report, ids: Path | None) -> None:
         click.echo(line, err=True)
 
 
-@command.command(context_settings=_HELP)
+@command.command()
 @click.argument("paths", nargs=-1, required=True, type=_PATH)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to make.")
 def merge(paths: tuple[Path, ...], out: Path) -> None:
@@ -157,7 +162,7 @@ def merge(paths: tuple[Path, ...], out: Path) -> None:
     click.echo(f"{out}: {count:,} images, {out.stat().st_size / 1e6:,.1f} MB")
 
 
-@command.command(context_settings=_HELP)
+@command.command()
 @click.argument("a", type=_PATH)
 @click.argument("b", type=_PATH)
 @click.option("--worst", type=click.IntRange(min=0), default=10, show_default=True)

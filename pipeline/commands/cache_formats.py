@@ -18,7 +18,6 @@ from pipeline.processes import SOME_FAILED, ended_by_interrupt
 from pipeline.progress import Progress
 from pipeline.recipe import as_typed
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 _PATH = click.Path(exists=True, path_type=Path)
 _SHOWN = 20  # bad entries printed without --json
 _FORMATS = "\n\n\b\n" + "\n".join(f"{k:<12} {f.summary}" for k, f in registry.FORMATS.items())
@@ -26,7 +25,6 @@ _FORMATS = "\n\n\b\n" + "\n".join(f"{k:<12} {f.summary}" for k, f in registry.FO
 
 @click.command(
     "import",
-    context_settings=_HELP,
     help="Bring other programs' feature files SOURCES into a feature cache.\n\n\b\n"
     "pipeline cache import trainval_36.tsv --out features\n\n"
     "The same command goes on where it was stopped. Exit code 3: some entries were bad; they are"
@@ -98,7 +96,6 @@ def _show(found: Imported, out: Path, as_json: bool) -> None:
 
 @click.command(
     "export",
-    context_settings=_HELP,
     help="Write the cache at CACHE as another program's feature files.\n\n\b\n"
     "pipeline cache export features --format m2-hdf5 --out coco_detections.hdf5" + _FORMATS,
 )

@@ -19,7 +19,7 @@ from pipeline.pictures import label, picture_of
 _PATH = click.Path(exists=True, path_type=Path)
 
 
-@click.command("show", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("show")
 @click.argument("image_id")
 @click.option("--cache", required=True, type=_PATH, help="The cache.")
 @click.option("--image", type=_PATH, help="The photograph; by default where the cache found it.")

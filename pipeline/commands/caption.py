@@ -11,7 +11,7 @@ from pipeline.own_photos import Outcome, caption_photos
 from pipeline.processes import SOME_FAILED
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--run",

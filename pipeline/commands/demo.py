@@ -9,7 +9,7 @@ import click
 from pipeline.demo import run_demo
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -47,7 +47,7 @@ def _metrics(ctx: click.Context, option: click.Parameter, value: str) -> tuple[s
     return names
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("more", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--results", multiple=True, type=_FILE, help="Captions to score, of any captioner.")
 @click.option("--references", type=_FILE, help="Captions to score them against.")

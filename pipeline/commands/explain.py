@@ -13,7 +13,7 @@ from pipeline.explaining import Explained, explain_image, memory_note, numbers, 
 from pipeline.files import write_bytes
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("image")
 @click.option("--run", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--caption", help="Explain this caption instead of the decoded one.")

@@ -31,7 +31,7 @@ from pipeline.run_folder import choose_device
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("inputs", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--preset", "name", help="How features are made; see --list-presets.")
 @click.option(
@@ -66,9 +66,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--dry-run", is_flag=True, help="Count usable images and bytes; write nothing.")
 @click.option("--list-presets", is_flag=True, help="Show the presets with every number.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     inputs: tuple[Path, ...],
     name: str | None,
     out: Path | None,

@@ -13,7 +13,7 @@ from pipeline.errors import PipelineError
 from pipeline.files import write_text
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("name", default="cheap")
 @click.option(
     "--out",

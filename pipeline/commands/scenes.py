@@ -29,7 +29,7 @@ def _shares(ctx: click.Context, option: click.Parameter, value: str) -> tuple[fl
     return shares
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--images", type=click.IntRange(min=1), default=1500, show_default=True, help="How many."

@@ -19,7 +19,7 @@ from pipeline.settings import commented
 from pipeline.training import train
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--recipe", "name", help="A recipe's name or YAML file (new runs).")
 @click.option("--features", type=click.Path(path_type=Path), help="Feature cache (new runs).")
 @click.option("--captions", type=click.Path(path_type=Path), help="Caption file (new runs).")

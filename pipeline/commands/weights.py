@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,12 +15,11 @@ from extract.weights_convert import convert as convert_checkpoint
 from extract.weights_fetch import fetch as fetch_weights
 from pipeline.recipe import as_typed
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _REPLACE = click.option("--replace", is_flag=True, help="Also where one is kept already.")
 
 
-@click.group(context_settings=_HELP)
+@click.group()
 def command() -> None:
     """List, download, take over and convert the checkpoints of detectors; import captioners.
 
@@ -30,7 +30,7 @@ def command() -> None:
     """
 
 
-@command.command("list", context_settings=_HELP)
+@command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(as_json: bool) -> None:
     """The known checkpoints: file, address, licence, size, sha256, and whether they are here."""
@@ -55,7 +55,7 @@ def list_(as_json: bool) -> None:
         click.echo(f"  sha256   {entry.sha256 or 'not published'}{' ...' if short else ''}")
 
 
-@command.command(context_settings=_HELP)
+@command.command()
 @click.argument("name")
 @_REPLACE
 def fetch(name: str, replace: bool) -> None:
@@ -77,7 +77,7 @@ def fetch(name: str, replace: bool) -> None:
     click.echo(f"{entry.name}: {path}")
 
 
-@command.command(context_settings=_HELP)
+@command.command()
 @click.argument("name")
 @click.argument("file", type=_FILE)
 @_REPLACE
@@ -93,7 +93,7 @@ def add(name: str, file: Path, replace: bool) -> None:
     click.echo(f"{entry.name}: {weights.add(entry.name, file, replace=replace)}")
 
 
-@command.command(context_settings=_HELP)
+@command.command()
 @click.argument("file", type=_FILE)
 @click.option("--out", type=click.Path(path_type=Path), help="By default FILE.safetensors.")
 def convert(file: Path, out: Path | None) -> None:
@@ -141,7 +141,7 @@ def import_(
     given = "" if features else " --features CACHE"
     given += "" if captions else " --captions FILE"
     click.echo(f"{run.path}: imported")
-    click.echo(f"next: pipeline eval --run {run.path} --split test{given}")
+    click.echo(f"next: pipeline eval --run {shlex.quote(str(run.path))} --split test{given}")
 
 
 def _known(name: str) -> weights.Weights:

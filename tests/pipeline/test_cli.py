@@ -1,0 +1,29 @@
+"""Every command is there and takes what the main group hands down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import cli
+
+
+def _words(command: click.Command, context: click.Context) -> Iterator[tuple[str, ...]]:
+    """The words of a command's own name and those of all below it."""
+    yield ()
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            for words in _words(below, click.Context(below)):
+                yield (name, *words)
+
+
+@pytest.mark.parametrize("words", list(_words(cli, click.Context(cli))), ids=" ".join)
+def test_h_is_help_of_every_command(words: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(cli, [*words, "-h"])
+    assert found.exit_code == 0, found.output
+    assert "Usage: " in found.output and "-h, --help" in found.output
