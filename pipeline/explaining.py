@@ -17,7 +17,7 @@ from caption.batches import FeatureSource
 from caption.captioner import Captioner
 from caption.config import DecodingConfig
 from caption.explain import Attributions, Looks, integrated_gradients, look
-from caption.features import Features, collate
+from caption.features import collate
 from caption.spacy_tokenizer import spacy_tokenize
 from caption.transformer import Transformer
 from caption.vocabulary import EOS, UNK, Caption, Vocabulary, words_of
@@ -31,7 +31,7 @@ from pipeline.errors import PipelineError, WrongUsage
 from pipeline.explain_sheet import Bars, Map, Notes, Row, draw
 from pipeline.own_photos import InMemory, extractor_of
 from pipeline.progress import Progress
-from pipeline.results import canonical_id
+from pipeline.results import canonical_id, ids_by_spelling
 from pipeline.run_folder import RunFolder, choose_device, is_run, open_run
 
 log = logging.getLogger(__name__)
@@ -89,12 +89,13 @@ def open_image(
             raise PipelineError(f"{path}: {failures[0].reason}: {failures[0].detail}")
         return records[0], path
     cache = folder.cache(features)
-    ids = {canonical_id(known): known for known in cache.ids}
-    wanted = canonical_id(sources[0].image_id if sources else image)
+    ids = ids_by_spelling(cache.ids)
+    asked = sources[0].image_id if sources else image
+    wanted = asked if asked in ids else canonical_id(asked)
     if wanted not in ids:
         raise WrongUsage(
-            f"{image!r} is no file, and {cache.path} has no image of that id (it has"
-            f" {len(ids)}, such as {', '.join(list(ids)[:3])})"
+            f"{image!r} is no file, and {cache.path} has no image of just that id (it has"
+            f" {len(cache.ids)}, such as {', '.join(cache.ids[:3])})"
             if not sources
             else f"{cache.path} has no image {wanted!r}; leave --features out to extract {path}"
         )
@@ -176,7 +177,7 @@ def explain_record(
         image_id=record.image_id,
         file=file,
         size=(record.width, record.height),
-        boxes=_boxes(record, features, model.needs[0]),
+        boxes=_boxes(record, model.needs[0]),
         stream=model.needs[0],
         words=words,
         attributions=attributions,
@@ -222,7 +223,7 @@ def _warn_incomplete(words: tuple[str, ...], attributions: Attributions) -> None
         )
 
 
-def _boxes(record: ImageFeatures, features: Features, stream: str) -> np.ndarray:
+def _boxes(record: ImageFeatures, stream: str) -> np.ndarray:
     if stream not in record.boxes:
         raise PipelineError(
             f"{record.image_id}: its {stream} have no boxes, so nothing can be drawn over the"

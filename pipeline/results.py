@@ -50,6 +50,19 @@ def canonical_id(image: int | str) -> str:
     return str(int(digits)) if digits.isascii() and digits.isdigit() else name
 
 
+def ids_by_spelling(ids: Iterable[str]) -> dict[str, str]:
+    """Canonical id -> the id as a cache has it; every id also stands for itself.
+
+    Canonical ids that several share (`a/x.jpg` and `b/x.jpg` are both `x`) name none of them.
+    """
+    known = list(ids)
+    spellings: dict[str, list[str]] = {}
+    for image in known:
+        spellings.setdefault(canonical_id(image), []).append(image)
+    unique = {name: images[0] for name, images in spellings.items() if len(images) == 1}
+    return unique | {image: image for image in known}
+
+
 def read_results(path: Path | str, *, allow_empty: bool = False) -> Results:
     """Read and check a results file.
 

@@ -15,7 +15,7 @@ from PIL import Image
 from extract.cache import FeatureCache
 from extract.errors import ExtractError
 from extract.images import ImageLimits, ImageRules, read_image
-from pipeline.results import canonical_id
+from pipeline.results import ids_by_spelling
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def gather(
     Without CIDEr-D a selection from all. The photographs are where extraction found them, or
     below `images`, by file name. Those that are not found are counted in a warning.
     """
-    files = {canonical_id(image): image for image in cache.ids}
+    files = ids_by_spelling(cache.ids)
     groups = {}
     for title, ids in _chosen(list(captions), cider).items():
         groups[title] = [

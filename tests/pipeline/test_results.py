@@ -15,6 +15,7 @@ from pipeline.results import (
     LONGEST,
     Results,
     canonical_id,
+    ids_by_spelling,
     read_references,
     read_results,
     shared_images,
@@ -131,6 +132,15 @@ def test_forms_of_results(tmp_path: Path, name: str, content: Any, mark: bytes) 
     path = write(tmp_path / name, content)
     path.write_bytes(mark + path.read_bytes())
     assert read_results(path).captions == CAPTIONS
+
+
+def test_ids_of_a_cache_by_any_spelling_that_means_one_of_them() -> None:
+    known = ["a/x.jpg", "b/x.jpg", "7", "007", "COCO_val2014_000000000042.jpg"]
+    found = ids_by_spelling(known)
+    assert all(found[image] == image for image in known)
+    assert found["42"] == "COCO_val2014_000000000042.jpg"
+    assert "x" not in found  # two of them
+    assert found["7"] == "7"
 
 
 def test_given_ids_are_kept(tmp_path: Path) -> None:
