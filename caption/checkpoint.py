@@ -35,7 +35,8 @@ def save(folder: Path, model: nn.Module, meta: dict[str, Any], state: dict | Non
         for file in fresh.iterdir():
             _sync(file)
         _sync(fresh)
-        find(folder)  # puts an interrupted replacement right first
+        if not folder.exists() and old.exists():  # a replacement was killed half way
+            os.replace(old, folder)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             os.replace(folder, old)
@@ -47,11 +48,9 @@ def save(folder: Path, model: nn.Module, meta: dict[str, Any], state: dict | Non
 
 
 def find(folder: Path) -> Path | None:
-    """The checkpoint, after putting right a replacement that was killed half way; or None."""
-    old = folder.with_name(f"{folder.name}.old")
-    if not folder.exists() and old.exists():
-        os.replace(old, folder)
-    return folder if (folder / "meta.json").exists() else None
+    """Where the checkpoint is: in `folder`, beside it in the midst of a replacement, or None."""
+    places = folder, folder.with_name(f"{folder.name}.old")
+    return next((place for place in places if (place / "meta.json").exists()), None)
 
 
 def load_model(folder: Path, model: nn.Module) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _read_karpathy(path: Path, entries: list[Any]) -> list[CaptionedImage]:
             tokens=None if None in tokens else [words for words in tokens if words is not None],
             filename=filename,
         )
-    return list(images.values())
+    return [image for image in images.values() if image.captions]
 
 
 def _value(path: Path, where: str, entry: Any, key: str, types: tuple[type, ...]) -> Any:

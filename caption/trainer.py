@@ -1,8 +1,8 @@
 """Training: cross-entropy, then self-critical, with validation, checkpoints and resume.
 
-The trainer is given everything it works on: model, batches, a `validate` function (greedy for
-nobody: it decodes as evaluation does and returns CIDEr-D) and a `Reward`. It writes only into the
-run folder: `last/`, `best/` and `metrics.jsonl`.
+The trainer is given everything it works on: model, batches, a `validate` function (it decodes as
+evaluation does, by beam search, and returns CIDEr-D) and a `Reward`. It writes only into the run
+folder: `last/`, `best/` and `metrics.jsonl`.
 """
 
 from __future__ import annotations
@@ -366,8 +366,7 @@ class Trainer:
         self.saved = time.monotonic()
 
     def _resume(self) -> None:
-        last = self.folder / "last"
-        checkpoint.find(self.folder / "best")
+        last = checkpoint.find(self.folder / "last") or self.folder / "last"
         checkpoint.load_model(last, self.model)
         state = checkpoint.load_state(last)
         self.at = Position(**state["position"])

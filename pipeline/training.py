@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,8 @@ from evaluate.cider import CiderReward, DocumentFrequency, cider_d
 from evaluate.document_frequency import Document
 from evaluate.tokenizer import ptb_tokenize
 from extract.cache import FeatureCache
+from extract.lock import Lock
+from extract.writer import ALL
 from pipeline import recipe as recipes
 from pipeline.decoding import decode_ids
 from pipeline.errors import PipelineError
@@ -78,7 +81,35 @@ def train(
     vocabulary = _vocabulary(data, texts, recipe)
     torch.manual_seed(recipe.seed)
     model = run.build(vocabulary)  # before anything is written: a refused start leaves no folder
-    _describe(run, vocabulary)
+    with _alone(out):
+        _describe(run, vocabulary)
+        return run, _trained(run, model, cache, texts, vocabulary, device)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold a run's folder, so that no two processes train in it."""
+    lock = Lock(out, ALL)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise PipelineError(f"{out}: cannot be written ({error.strerror or error})") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _trained(
+    run: RunFolder,
+    model: Captioner,
+    cache: FeatureCache,
+    texts: Texts,
+    vocabulary: Vocabulary,
+    device: torch.device,
+) -> Position:
+    recipe = run.recipe
     log.info(
         "%s: %d parameters, %d words, %d training and %d validation images, %s",
         *(recipe.model_name(), count_parameters(model), len(vocabulary), len(texts.train)),
@@ -103,7 +134,7 @@ def train(
             " (-o xe.learning_rate=%g)",
             *(100 * position.best, 5 * recipe.xe.epochs, 3 * recipe.xe.learning_rate),
         )
-    return run, position
+    return position
 
 
 def _trainer(
@@ -240,8 +271,9 @@ def _describe(run: RunFolder, vocabulary: Vocabulary) -> None:
                 " another --out, or the captions of the first time"
             )
         return
-    strange = [p.name for p in run.path.iterdir()] if run.path.is_dir() else []
-    if strange and not all(name == "vocab.json" for name in strange):
+    names = [path.name for path in run.path.iterdir()]
+    strange = [name for name in names if name != "vocab.json" and not name.startswith(".lock")]
+    if strange:
         raise PipelineError(
             f"{run.path} is no run folder but holds {', '.join(sorted(strange)[:5])}; give an empty"
             " or new folder as --out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -17,10 +18,13 @@ import torch
 from click.testing import CliRunner
 
 from caption import checkpoint
+from caption.data import read_captions
 from caption.errors import CaptionError
 from caption.trainer import Trainer
 from extract.cache import ImageFeatures, Stream
-from extract.writer import CacheWriter
+from extract.errors import CacheError
+from extract.lock import Lock
+from extract.writer import ALL, CacheWriter
 from pipeline import recipe as recipes
 from pipeline.commands.train import command
 from pipeline.decoding import decode_split
@@ -200,6 +204,41 @@ def test_an_interrupted_process_keeps_its_state_and_is_continued(toy, tmp_path, 
     state = checkpoint.load_state(out / "last")["position"]
     assert state["metrics_bytes"] == (out / "metrics.jsonl").stat().st_size
     assert found and checkpoint.load_meta(out / "last")["stage"] == "xe"
+
+
+def test_two_processes_do_not_train_in_one_folder(toy, tmp_path) -> None:
+    cache, captions = toy
+    recipe = quick("scst.epochs=0")
+    out = tmp_path / "run"
+    out.mkdir()
+    other = Lock(out, ALL)
+    other.acquire()
+    with pytest.raises(CacheError, match="another process is writing there"):
+        train(recipe, captions, cache, out, CPU)
+    assert not (out / "config.yaml").exists()
+    other.release()
+    train(recipe, captions, cache, out, CPU)
+
+
+def test_a_reader_in_the_midst_of_a_replacement_moves_nothing(tmp_path) -> None:
+    folder, model = tmp_path / "best", torch.nn.Linear(2, 1)
+    checkpoint.save(folder, model, {"epoch": 1}, None)
+    os.replace(folder, old := tmp_path / "best.old")  # as `save` does, before the new one comes
+    assert checkpoint.find(folder) == old and not folder.exists()
+    checkpoint.save(folder, model, {"epoch": 2}, None)
+    assert checkpoint.find(folder) == folder and not old.exists()
+    assert checkpoint.load_meta(folder) == {"epoch": 2}
+
+
+def test_karpathy_images_without_sentences_are_passed_over(tmp_path) -> None:
+    sentences = [{"raw": "a dog", "tokens": ["a", "dog"]}]
+    images = [
+        {"filename": f"{name}.jpg", "split": "val", "sentences": found}
+        for name, found in (("a", sentences), ("b", []))
+    ]
+    path = tmp_path / "captions.json"
+    path.write_text(json.dumps({"images": images}))
+    assert [image.image_id for image in read_captions(path).split("val")] == ["a"]
 
 
 def epochs_told(caplog) -> list[str]:
