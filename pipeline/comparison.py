@@ -15,14 +15,13 @@ from importlib import resources
 from pathlib import Path
 
 from caption.transformer import count_parameters
-from evaluate.scores import Scores
+from evaluate.scores import METRICS, Scores
 from pipeline import recipe as recipes
-from pipeline.errors import USER_ERRORS, PipelineError, WrongUsage
+from pipeline.errors import PipelineError, WrongUsage
 from pipeline.nearest import hint
 from pipeline.run_folder import open_run
 from pipeline.scenes.write import BOXES, DATASET, IMAGES
 from pipeline.steps import (
-    METRICS,
     eval_line,
     extract_line,
     make_features,
@@ -96,6 +95,11 @@ class Choice:
     overrides: tuple[str, ...] = ()  # settings over those of every row
     images: int | None = None  # scenes, instead of the file's number
     device: str = "auto"
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of the comparison was left out by choice."""
+        return not (self.datasets or self.rows or self.seeds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +265,10 @@ def _run_row(plans: Sequence[Plan], device: str, metrics: Sequence[str]) -> Outc
             scores[plan.seed] = make_scores(plan.out, device, metrics)
             run = open_run(plan.out)
             parameters = count_parameters(run.build(run.vocabulary()))
-        except USER_ERRORS as error:
-            failures[plan.seed] = str(error)
-            log.error("%s, seed %d: %s", plan.row.name, plan.seed, error)
+        except Exception as error:  # such as a GPU out of memory: the other rows need not be
+            failures[plan.seed] = f"{error}" or type(error).__name__
+            log.error("%s, seed %d: %s", plan.row.name, plan.seed, failures[plan.seed])
+            log.debug("where it failed", exc_info=error)
     return Outcome(plans=tuple(plans), scores=scores, failures=failures, parameters=parameters)
 
 

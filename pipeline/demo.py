@@ -11,7 +11,7 @@ from pipeline.files import write_text
 from pipeline.report import write_report
 from pipeline.run_folder import choose_device
 from pipeline.scenes.write import BOXES, DATASET, IMAGES
-from pipeline.steps import METRICS, make_features, make_run, make_scenes, make_scores
+from pipeline.steps import make_features, make_run, make_scenes, make_scores
 from pipeline.tables import render, score_table
 
 PRESET = "imagenet-regions"
@@ -38,8 +38,7 @@ def run_demo(
         settings = [*overrides, *(["data.shuffle_features=true"] if blind else [])]
         make_run(RECIPE, settings, features, scenes / DATASET, out / name, device)
     scored = {
-        row: make_scores(out / run, device, METRICS, shuffle)
-        for row, (run, shuffle) in ROWS.items()
+        row: make_scores(out / run, device, shuffle=shuffle) for row, (run, shuffle) in ROWS.items()
     }
     table = render(score_table(scored))
     unavailable = next(iter(scored.values())).unavailable

@@ -7,7 +7,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluate.scores import Scores, score
+from caption import checkpoint
+from evaluate.corenlp import find_corenlp
+from evaluate.errors import NotAvailable
+from evaluate.java import find_java
+from evaluate.scores import METRIC_COLUMNS, METRICS, Scores
 from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import FeatureCache
@@ -15,19 +19,16 @@ from extract.extractors import make_extractor
 from extract.run import extract
 from extract.sources import find_sources
 from pipeline import recipe as recipes
-from pipeline.decoding import decode_split
 from pipeline.errors import PipelineError
-from pipeline.files import write_text
 from pipeline.progress import Progress
-from pipeline.results import read_results
 from pipeline.run_folder import choose_device, open_run
+from pipeline.run_results import Decoding, decode_runs
 from pipeline.scenes.world import World
 from pipeline.scenes.write import write_scenes
+from pipeline.scoring import Settings, evaluate, write_scores
 from pipeline.training import is_finished, train
 
 log = logging.getLogger(__name__)
-
-METRICS = ("bleu", "meteor", "rouge", "cider", "spice")
 
 
 def scenes_line(out: Path, images: int, seed: int, size: int) -> str:
@@ -117,17 +118,46 @@ def make_run(
 def make_scores(
     run: Path, device: str, metrics: Sequence[str] = METRICS, shuffle: bool = False
 ) -> Scores:
-    """The test scores of a run, from `scores/` where they are newer than the checkpoint."""
-    name = "test-shuffled" if shuffle else "test"
-    path, best = run / "scores" / f"{name}.json", run / "best" / "meta.json"
+    """The test scores of a run, from `scores/` where they are whole and newer than the checkpoint.
+
+    They are whole with every metric that can be had on this machine.
+    """
+    path = run / "scores" / f"test{'-shuffled' * shuffle}.json"
+    best = checkpoint.find(run / "best")
     log.info("$ %s", eval_line(run, shuffle))
-    if path.exists() and path.stat().st_mtime > best.stat().st_mtime:
-        return Scores.from_json(path.read_text(encoding="utf-8"))
-    decoded = decode_split(run, "test", shuffle=shuffle, device=device)
-    results = read_results(decoded.results, allow_empty=True).captions
-    scores = score(results, decoded.references, metrics=metrics)
-    write_text(path, scores.to_json())
-    return scores
+    if best and path.exists() and path.stat().st_mtime > (best / "meta.json").stat().st_mtime:
+        scores = Scores.from_json(path.read_text(encoding="utf-8"))
+        if _whole(scores, metrics):
+            return scores
+    decoded = decode_runs([run], Decoding(split="test", shuffle=shuffle, device=device))
+    evaluation = evaluate(
+        decoded.sources,
+        decoded.references,
+        Settings(metrics=tuple(metrics)),
+        references_path=decoded.references_path,
+    )
+    (scored,) = evaluation.scored
+    write_scores(path, scored)
+    return scored.scores
+
+
+def _whole(scores: Scores, metrics: Sequence[str]) -> bool:
+    wanted = {column for metric in metrics for column in METRIC_COLUMNS[metric]}
+    return all(
+        column in scores.corpus or (column in scores.unavailable and not _can_be_had(column))
+        for column in wanted
+    )
+
+
+def _can_be_had(column: str) -> bool:
+    """Whether the outside program of METEOR or SPICE is there by now."""
+    try:
+        find_java()
+        if column == "SPICE":
+            find_corenlp()
+    except NotAvailable:
+        return False
+    return True
 
 
 def _quoted(path: Path) -> str:

@@ -11,6 +11,9 @@ from pipeline.comparison import Choice
 from pipeline.comparison_page import page
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
+from pipeline.processes import ended_by_interrupt
+
+_CHOICES = "--dataset, --row and --seed"
 
 
 @click.command()
@@ -44,7 +47,7 @@ def command(
     overrides: tuple[str, ...],
     device: str,
 ) -> int:
-    """Train and score every row of the comparison NAME; write OUT/NAME.md.
+    """Train and score every row of the comparison NAME; write the page OUT/NAME.md.
 
     \b
     pipeline reproduce cheap
@@ -52,7 +55,8 @@ def command(
     pipeline reproduce cheap --row ngsan --row transformer --seed 1
 
     NAME is `cheap` or a YAML file. It needs nobody to watch it: the same command goes on where it
-    was stopped, and a row that fails does not stop the others (exit code 1 at the end).
+    was stopped, and a row that fails does not stop the others (exit code 1 at the end). With
+    --dataset, --row or --seed the chosen part is shown, and the page is left to the whole.
     """
     for option, path in (("--captions", captions), ("--photos", photos)):
         if path is not None and not path.exists():
@@ -72,14 +76,18 @@ def command(
         images=images,
         device=device,
     )
-    outcomes = comparisons.run_comparison(comparison, choice)
+    with ended_by_interrupt():
+        outcomes = comparisons.run_comparison(comparison, choice)
     if not outcomes:
         raise PipelineError("nothing to do: no dataset of this comparison has pictures")
     target = out / f"{Path(name).stem}.md"
     text = page(comparison, outcomes)
-    write_text(target, text)
     click.echo(text)
-    click.echo(f"written: {target}")
+    if choice.whole:
+        write_text(target, text)
+        click.echo(f"written: {target}")
+    else:
+        click.echo(f"a part, so {target} is not written: the command without {_CHOICES} does it")
     failed = comparisons.missing_runs(outcomes)
     for plan in failed:
         click.echo(f"not finished: {plan.out}", err=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from evaluate.errors import NotAvailable
 from evaluate.scores import Scores
 from pipeline import comparison as comparisons
 from pipeline import steps
@@ -122,10 +126,50 @@ def test_a_second_call_does_no_work_and_a_lost_run_alone_is_made_again(
     assert reproduce(spec, "--out", out).return_value == 0
     assert trained == [lost]
     assert (out / "small.md").read_text(encoding="utf-8") == page
-    monkeypatch.setattr(steps, "decode_split", never)
+    monkeypatch.setattr(steps, "decode_runs", never)
     chosen = reproduce(spec, "--out", out, "--row", "ngsan", "--seed", 2)
     assert chosen.return_value == 0 and len(trained) == 1
     assert "| NG-SAN |" in chosen.output and "| Transformer |" not in chosen.output
+    assert "is not written: the command without --dataset, --row and --seed" in chosen.output
+    assert (out / "small.md").read_text(encoding="utf-8") == page
+
+
+def test_scores_are_made_anew_only_for_what_can_be_had_by_now(
+    small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `pipeline eval --metrics bleu`, and after `pipeline setup spice`."""
+    _, out, _ = small
+    run = out / "scenes/runs/transformer/seed1"
+    path = run / "scores" / "test.json"
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    assert whole["intervals"] and whole["diversity"]
+    less = {**whole, "corpus": {"Bleu_4": whole["corpus"]["Bleu_4"]}}
+    path.write_text(json.dumps(less), encoding="utf-8")
+    assert steps.make_scores(run, "cpu", ["bleu", "cider"]).corpus == whole["corpus"]
+    decoded = []
+    decode_runs = steps.decode_runs
+    monkeypatch.setattr(
+        steps, "decode_runs", lambda *a, **k: decoded.append(a) or decode_runs(*a, **k)
+    )
+    lacking = {**whole, "unavailable": {"SPICE": "no jars"}}
+    for there in (False, True):
+        path.write_text(json.dumps(lacking), encoding="utf-8")
+
+        def find_corenlp(there: bool = there) -> None:
+            if not there:
+                raise NotAvailable("no jars", "pipeline setup spice")
+
+        monkeypatch.setattr(steps, "find_corenlp", find_corenlp)
+        monkeypatch.setattr(steps, "evaluate", partial(_without_spice, steps.evaluate))
+        found = steps.make_scores(run, "cpu", ["bleu", "cider", "spice"])
+        assert found.corpus == whole["corpus"]
+        assert len(decoded) == int(there)
+
+
+def _without_spice(evaluate, sources, references, settings, **options):
+    """Scoring proper, but for the Java that this test does without."""
+    settings = replace(settings, metrics=tuple(m for m in settings.metrics if m != "spice"))
+    return evaluate(sources, references, settings, **options)
 
 
 def test_a_row_that_fails_is_named_and_the_others_go_on(small, tmp_path: Path) -> None:
@@ -136,11 +180,28 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(small, tmp_path: Path) -
     other = tmp_path / "other.yaml"
     other.write_text(yaml.safe_dump(content))
     outcome = reproduce(other, "--out", out, "--seed", 1)
-    assert outcome.return_value == 1
-    page = (out / "other.md").read_text(encoding="utf-8")
+    assert outcome.return_value == 1 and not (out / "other.md").exists()
+    page = outcome.output
     assert "| blind | n/a | 0 |" in page
     assert "- blind, seed 1 failed: the model reads the stream 'grids', the cache has" in page
     assert re.search(r"\| NG-SAN \| 0\.\d\d \| 1 \| \d+\.\d \|", page)
+
+
+def test_any_error_in_a_row_leaves_the_others_alone(small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a GPU that is out of memory, which is no error of this program's."""
+    spec, out, _ = small
+    make_run = comparisons.make_run
+
+    def failing(recipe, overrides, *rest):
+        if "model.name=normalized_geometry" in overrides:
+            raise RuntimeError("out of memory")
+        make_run(recipe, overrides, *rest)
+
+    monkeypatch.setattr(comparisons, "make_run", failing)
+    outcome = reproduce(spec, "--out", out, "--seed", 1)
+    assert outcome.return_value == 1
+    assert "- NG-SAN, seed 1 failed: out of memory" in outcome.output
+    assert re.search(r"\| Transformer \| 0\.\d\d \| 1 \|", outcome.output)
 
 
 def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(small) -> None:
