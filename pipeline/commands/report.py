@@ -23,9 +23,25 @@ from pipeline.report import write_report
     show_default=True,
     help="Captions to explain word by word over their photographs.",
 )
-def command(run: Path, images: Path | None, explained: int) -> None:
+@click.option(
+    "--features",
+    type=click.Path(exists=True, path_type=Path),
+    help="Feature cache in place of the run's.",
+)
+@click.option(
+    "--captions",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Caption file in place of the run's.",
+)
+def command(
+    run: Path,
+    images: Path | None,
+    explained: int,
+    features: Path | None,
+    captions: Path | None,
+) -> None:
     """Write RUN/report.html: curves, scores, pictures with captions, words.
 
     The page holds everything it shows and asks nothing of the network.
     """
-    click.echo(write_report(run, images, explained))
+    click.echo(write_report(run, images, explained, features=features, captions=captions))

@@ -31,8 +31,11 @@ class Line:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file; a last line cut off by a kill is passed over.
 
-    Raises PipelineError naming the file, and the line that is no JSON.
+    An imported run has no such file, and no lines. Raises PipelineError naming the file, and the
+    line that is no JSON.
     """
+    if not path.exists():
+        return []
     try:
         texts = path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, UnicodeDecodeError) as error:

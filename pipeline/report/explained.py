@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from extract.cache import FeatureCache
+from extract.errors import ExtractError
+from pipeline.errors import PipelineError
 from pipeline.explaining import explain_record, memory_note, sheet_of
 from pipeline.report.pictures import Picture
-from pipeline.results import canonical_id
+from pipeline.results import ids_by_spelling
 from pipeline.run_folder import RunFolder, choose_device
+
+log = logging.getLogger(__name__)
 
 STEPS = 20  # of the attributions' path to begin with
 
@@ -29,6 +35,7 @@ class Sheet:
 
 def explained(
     folder: RunFolder,
+    cache: FeatureCache,
     groups: Mapping[str, Sequence[Picture]],
     images: Path | None,
     count: int,
@@ -43,15 +50,18 @@ def explained(
         return []
     device = choose_device("auto")
     model, vocabulary = folder.load(device)
-    cache = folder.cache()
-    ids = {canonical_id(known): known for known in cache.ids}
+    ids = ids_by_spelling(cache.ids)
     sheets = []
     for picture in chosen:
         record = cache.read(ids[picture.image_id])
         file = Path(record.file) if images is None else images / Path(record.file).name
-        found = explain_record(model, vocabulary, record, file, picture.caption, device, STEPS)
         buffer = io.BytesIO()
-        sheet_of(found).save(buffer, "JPEG", quality=85)
+        try:
+            found = explain_record(model, vocabulary, record, file, picture.caption, device, STEPS)
+            sheet_of(found).save(buffer, "JPEG", quality=85)
+        except (PipelineError, ExtractError) as error:
+            log.warning("left unexplained: %s", error)
+            continue
         url = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
         note = memory_note(found)
         sheets.append(Sheet(image_id=picture.image_id, caption=picture.caption, url=url, note=note))

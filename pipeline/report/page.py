@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -44,10 +45,18 @@ class Row:
     cells: list[tuple[str, str, str]]  # metric, value, half of its 95 % interval or ""
 
 
-def write_report(run: Path, images: Path | None = None, explain: int = 0) -> Path:
+def write_report(
+    run: Path,
+    images: Path | None = None,
+    explain: int = 0,
+    *,
+    features: Path | None = None,
+    captions: Path | None = None,
+) -> Path:
     """Write RUN/report.html. `images` is a folder to find the photographs in, by file name.
 
-    `explain` is how many captions are explained word by word.
+    `explain` is how many captions are explained word by word. `features` and `captions` stand in
+    for the run's own; imported runs have none.
 
     Raises PipelineError when nothing of the run was evaluated yet.
     """
@@ -55,20 +64,21 @@ def write_report(run: Path, images: Path | None = None, explain: int = 0) -> Pat
     splits = sorted(path.stem for path in (run / "scores").glob("*.json"))
     if not splits:
         raise PipelineError(
-            f"{run}: no scores yet; type pipeline eval --run {run} --split test, then again"
+            f"{run}: no scores yet; type pipeline eval --run {shlex.quote(str(run))} --split test,"
+            " then again"
         )
     split = "test" if "test" in splits else splits[0]
     scores = {name: _scores(folder, name) for name in splits}
-    captions = read_results(folder.results(split), allow_empty=True).captions
-    data = read_captions(folder.caption_file())
+    cache, data = folder.cache(features), read_captions(folder.caption_file(captions))
+    found = read_results(folder.results(split), allow_empty=True).captions
     references = {canonical_id(image.image_id): image.captions for image in data.images}
     cider = _per_image(scores[split], "CIDEr")
-    groups = gather(captions, references, cider, folder.cache(), images)
-    own, theirs = tokenized(captions, references)
+    groups = gather(found, references, cider, cache, images)
+    own, theirs = tokenized(found, references)
     metrics = read_metrics(folder.metrics)
     page = _template().render(
         run=run.resolve().name,
-        facts=_facts(folder, split, len(captions)),
+        facts=_facts(folder, split, len(found)),
         charts=[(title, Markup(svg)) for title, svg in charts(metrics)],
         self_critical=any(line["stage"] == "scst" for line in metrics),
         headings=list(NAMES.values()),
@@ -79,7 +89,8 @@ def write_report(run: Path, images: Path | None = None, explain: int = 0) -> Pat
         signature=scores[split].signature,
         split=split,
         groups=groups,
-        explained=explained(folder, groups, images, explain),
+        ranked=bool(cider),
+        explained=explained(folder, cache, groups, images, explain),
         frame=f"{frame(groups):.3f}",
         words=word_facts(own, theirs, len(folder.vocabulary())),
         lengths=length_bars(own, theirs),

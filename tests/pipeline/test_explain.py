@@ -92,6 +92,22 @@ def test_a_report_explains_a_few_captions(small_demo: SmallDemo, tmp_path: Path)
     assert shown is not None and shown[1] in captions
 
 
+def test_a_report_leaves_out_what_cannot_be_explained(
+    small_demo: SmallDemo, tmp_path: Path, caplog: Any
+) -> None:
+    """Photographs of another size than the features' are named, and the page is made."""
+    photos, run = tmp_path / "photos", tmp_path / "run"
+    shutil.copytree(small_demo.run, run)
+    photos.mkdir()
+    for photo in (small_demo.scenes / "images").iterdir():
+        Image.new("RGB", (31, 17)).save(photos / photo.name)
+    typed = ["report", str(run), "--explained", "1", "--images", str(photos)]
+    outcome = CliRunner().invoke(cli, typed)
+    assert outcome.exit_code == 0, outcome.output
+    assert "left unexplained: " in outcome.output + caplog.text
+    assert "Why these words" not in (run / "report.html").read_text(encoding="utf-8")
+
+
 def meshed_cat(folder: Path) -> Explained:
     """An image of the toy world explained by an untrained M2 with CAT."""
     cache, _ = write_toy(folder)

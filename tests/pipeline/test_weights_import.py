@@ -22,6 +22,7 @@ from caption.importers import meshed_memory as release
 from caption.models.meshed_memory import SLOTS, MeshedMemoryConfig
 from caption.transformer import Transformer
 from caption.vocabulary import SPECIALS
+from pipeline.cli import cli
 from pipeline.commands.caption import command as caption_command
 from pipeline.commands.eval import command as eval_command
 from pipeline.commands.weights import command
@@ -133,6 +134,15 @@ def test_the_command_makes_a_run_that_decodes(files: tuple[Path, Path], tmp_path
     decoded = decode_split(run, "test", features=cache, captions=captions)
     found = json.loads(decoded.results.read_text())
     assert len(found) == len(decoded.references) and all("caption" in each for each in found)
+    given = ["--features", str(cache), "--captions", str(captions)]
+    for typed in (
+        ["eval", "--run", str(run), "--split", "test", "--metrics", "cider", *given],
+        ["report", str(run), "--explained", "0", *given],
+    ):
+        outcome = CliRunner().invoke(cli, typed, catch_exceptions=False)
+        assert outcome.exit_code == 0, outcome.output
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "CIDEr-D" in page and "by update" not in page  # it was trained elsewhere
 
 
 def test_features_and_captions_can_be_told_at_once(
