@@ -6,6 +6,7 @@ exactly what an uninterrupted one would have seen.
 
 from __future__ import annotations
 
+import shlex
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,16 +73,24 @@ class FeatureSource:
         return collate([self.cache.read(image, self.streams) for image in ids], self.streams)
 
 
-def check_features(ids: Sequence[str], cache: FeatureCache, what: str, captions: str) -> None:
-    """Raise CaptionError when captioned images have no features, with the way to get them."""
+def check_features(
+    ids: Sequence[str], cache: FeatureCache, what: str, captions: str | None
+) -> None:
+    """Raise CaptionError when images have no features, with the way to get them.
+
+    `captions` is the caption file that names the images; None for photographs.
+    """
     missing = [image for image in ids if image not in cache]
     if missing:
         shown = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
         preset = cache.meta.get("preset", "PRESET")
+        path, whose, see = shlex.quote(str(cache.path)), "", ""
+        if captions is not None:
+            whose = f" of {captions}"
+            see = f"\nor see which: pipeline cache verify {path} --ids {shlex.quote(captions)}"
         raise CaptionError(
-            f"{len(missing)} of {len(ids)} {what} of {captions} have no features in {cache.path}:"
-            f" {shown}\nmake them: pipeline extract PHOTOS --preset {preset} --out {cache.path}"
-            f"\nor see which: pipeline cache verify {cache.path} --ids {captions}"
+            f"{len(missing)} of {len(ids)} {what}{whose} have no features in {cache.path}: {shown}"
+            f"\nmake them: pipeline extract PHOTOS --preset {preset} --out {path}{see}"
         )
 
 

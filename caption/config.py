@@ -177,5 +177,8 @@ class TrainingConfig:
         _not_negative(save_every=self.save_every)
         if not 0 <= self.seed < 2**32:
             raise CaptionError(f"seed is {self.seed}, wanted 0 to {2**32 - 1}")
-        if self.decoding.max_words < 2 or self.data.max_words < 1:
-            raise CaptionError("decoding.max_words is below 2: no room for a word and its end")
+        if self.decoding.max_words < 2:
+            raise CaptionError(
+                f"decoding.max_words is {self.decoding.max_words}, wanted 2 or more: room for a"
+                " word and its end"
+            )

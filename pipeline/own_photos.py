@@ -21,7 +21,10 @@ from extract.sources import find_sources
 from pipeline.decoding import Captions, decode_ids
 from pipeline.ensembles import check_runs, load_runs
 from pipeline.errors import PipelineError, WrongUsage
+from pipeline.progress import Progress
 from pipeline.run_folder import RunFolder, choose_device, is_run
+
+_AT_A_TIME = 256  # photographs whose features are held in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +71,34 @@ def caption_photos(
     where = choose_device(device)
     _refuse_runs(inputs, [run, *others])
     sources = find_sources(inputs)
-    files = {source.image_id: source.path for source in sources}
     folder, model, vocabulary = load_runs([run, *others], average, where)
-    failures: list[Failure] = []
-    cache: Any
-    if features is not None:
-        cache = FeatureCache(features)
-        check_runs([run, *others], cache)
-        ids = list(files)
-        check_features(ids, cache, "images", str(inputs[0]))
-    else:
-        extractor = extractor_of(folder, model.needs, boxes, str(where), weights)
-        records, failures = extract_in_memory(sources, extractor)
-        cache, ids = InMemory(records), [record.image_id for record in records]
     settings = folder.recipe.decoding
     settings = replace(settings, beam=max(beam or settings.beam, keep))
-    source = FeatureSource(cache, model.needs)
-    found = decode_ids(model, ids, source, vocabulary, settings, where, keep)
+    extractor = None
+    if features is not None:
+        ready = FeatureCache(features)
+        check_runs([run, *others], ready)
+        check_features([source.image_id for source in sources], ready, "images", None)
+    else:
+        extractor = extractor_of(folder, model.needs, boxes, str(where), weights)
+    found = Captions(captions={}, scores={})
+    failures: list[Failure] = []
+    with Progress(len(sources), unit="images", label="caption") as progress:
+        for first in range(0, len(sources), _AT_A_TIME):
+            part = sources[first : first + _AT_A_TIME]
+            cache: Any
+            if extractor is None:
+                cache, ids = ready, [source.image_id for source in part]
+            else:
+                records, failed = extract_in_memory(part, extractor)
+                cache, ids = InMemory(records), [record.image_id for record in records]
+                failures += failed
+            source = FeatureSource(cache, model.needs)
+            decoded = decode_ids(model, ids, source, vocabulary, settings, where, keep)
+            found.captions.update(decoded.captions)
+            found.scores.update(decoded.scores)
+            progress.update(len(part))
+    files = {source.image_id: source.path for source in sources}
     return Outcome(found=found, files=files, failures=failures)
 
 

@@ -24,9 +24,7 @@ from pipeline.processes import SOME_FAILED
 @click.option(
     "--ensemble",
     type=click.Choice(["probabilities", "log_probabilities"]),
-    default="probabilities",
-    show_default=True,
-    help="What several runs average at every word.",
+    help="What several runs average at every word.  [default: probabilities]",
 )
 @click.option("--beam", type=click.IntRange(min=1), help="Beam width (default: the run's).")
 @click.option("--num-captions", type=click.IntRange(min=1), default=1, show_default=True)
@@ -43,12 +41,10 @@ from pipeline.processes import SOME_FAILED
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
 @click.option("--device", default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     inputs: tuple[Path, ...],
     runs: tuple[Path, ...],
-    ensemble: str,
+    ensemble: str | None,
     beam: int | None,
     num_captions: int,
     boxes: Path | None,
@@ -65,13 +61,16 @@ def command(
     The run knows how its features were made and makes them so again. Exit code 3: some photos
     failed; 1: all of them did.
     """
-    if weights is not None and features is not None:
-        raise click.UsageError("--weights makes features, --features reads them: give one")
+    for option, value in (("--weights", weights), ("--boxes", boxes)):
+        if value is not None and features is not None:
+            raise click.UsageError(f"{option} makes features, --features reads them: give one")
+    if ensemble is not None and len(runs) == 1:
+        raise click.UsageError("--ensemble goes with two or more --run")
     outcome = caption_photos(
         inputs,
         runs[0],
         others=runs[1:],
-        average=ensemble,
+        average=ensemble or "probabilities",
         beam=beam,
         keep=num_captions,
         boxes=boxes,

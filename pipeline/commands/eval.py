@@ -86,9 +86,11 @@ def _metrics(ctx: click.Context, option: click.Parameter, value: str) -> tuple[s
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--submission", metavar="NAME", help="Write the COCO server's files.")
-@click.option("--submission-split", type=click.Choice(list(IMAGES)), default="val2014")
+@click.option(
+    "--submission-split", type=click.Choice(list(IMAGES)), help="Its images.  [default: val2014]"
+)
 @click.option("--submission-ids", type=_FILE, help="Ids that the submission must hold.")
-@click.option("--out", type=_OUT, default=Path("."), help="Folder of the submission.")
+@click.option("--out", type=_OUT, help="Folder of the submission.  [default: .]")
 @click.option(
     "--ensemble",
     type=click.Choice(["probabilities", "log_probabilities"]),
@@ -183,7 +185,9 @@ def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
     chosen = [flag for flag, name in forms.items() if options[name]]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
-    if options["submission"] and len(results) + len(runs) + len(more) > 1:
+    if not options["submission"]:
+        _only_for(options, ("submission_split", "submission_ids", "out"), "--submission")
+    elif len(results) + len(runs) + len(more) > 1:
         raise click.UsageError("--submission takes one results file or run")
 
 
@@ -263,7 +267,11 @@ def _submit(evaluation: Evaluation | None, options: dict[str, Any]) -> None:
     )
     ids = read_ids(options["submission_ids"]) if options["submission_ids"] else None
     written = write_submission(
-        results, options["submission"], options["submission_split"], options["out"], ids
+        results,
+        options["submission"],
+        options["submission_split"] or "val2014",
+        options["out"] or Path("."),
+        ids,
     )
     other = [split for split in IMAGES if split not in written.splits]
     click.echo(f"{written.results}: {len(results.captions):,} captions, checked", err=True)

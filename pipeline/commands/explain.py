@@ -58,6 +58,9 @@ def command(
     where it looked (attention). --maps all draws every layer and head. --steps is the length of the
     gradients' path to begin with.
     """
+    for option, value in (("--weights", weights), ("--boxes", boxes)):
+        if value is not None and features is not None:
+            raise click.UsageError(f"{option} makes features, --features reads them: give one")
     found = explain_image(
         run,
         image,

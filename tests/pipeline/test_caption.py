@@ -62,7 +62,9 @@ def test_exit_codes(
 
     monkeypatch.setattr("pipeline.commands.caption.caption_photos", caption_photos)
     args = ["caption", str(photo), "--run", str(tmp_path), "--weights", str(photo)]
-    for words, wanted in ((args, code), ([*args, "--features", str(tmp_path)], 2)):
+    more = ["--features", str(tmp_path), "--boxes", str(photo)]
+    wrong = ([*args, *more[:2]], [*args[:4], *more], [*args, "--ensemble", "probabilities"])
+    for words, wanted in ((args, code), *((words, 2) for words in wrong)):
         with pytest.raises(SystemExit) as caught:
             main(words)
         assert (caught.value.code or 0) == wanted

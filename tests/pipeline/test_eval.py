@@ -240,6 +240,10 @@ def test_none_of_the_metrics_available(
         ),
         (("--results", "a.json", "--references", "c.json", "."), ". is no results file"),
         (("--run", ".", "a.json"), "a.json is no run folder"),
+        (
+            ("--results", "a.json", "--references", "c.json", "--out", "scores"),
+            "--out goes with --submission only",
+        ),
         (("--run", ".", "--references", "c.json"), "--references goes with --results only"),
         (
             ("--results", "a.json", "--references", "c.json", "--beam", "3"),
