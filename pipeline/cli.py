@@ -79,7 +79,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort) as error:
         # click raises its Abort from the KeyboardInterrupt that says where the work stands
         said = str(error.__cause__ or error)
-        click.echo(said or "interrupted; the same command continues", err=True)
+        click.echo(said or "interrupted", err=True)
         sys.exit(130)
     except USER_ERRORS as error:
         click.echo(f"error: {error}", err=True)

@@ -18,13 +18,15 @@ SOME_FAILED = 3  # exit code: done, but some images failed
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the work within as Ctrl-C does, keeping what is ready.
+    """Let SIGTERM end the work within as Ctrl-C does; it is work that the same command continues.
 
     `torchrun` sends it to the others when a process dies, and schedulers before they kill.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(str(error) or "interrupted; the same command continues") from error
     finally:
         signal.signal(signal.SIGTERM, before)
 

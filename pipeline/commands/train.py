@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -93,7 +94,7 @@ def command(
         return
     spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in position.seconds.items())
     click.echo(f"{out}: best validation CIDEr-D {100 * position.best:.1f} ({spent})")
-    click.echo(f"next: pipeline eval --run {out} --split test")
+    click.echo(f"next: pipeline eval --run {shlex.quote(str(out))} --split test")
 
 
 def _trained(

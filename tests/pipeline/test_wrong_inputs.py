@@ -71,6 +71,22 @@ def test_a_demo_goes_into_no_folder_of_other_things(tmp_path, monkeypatch, capsy
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_an_interrupt_promises_to_go_on_only_where_that_is_so(
+    speechless, monkeypatch, capsys
+) -> None:
+    """Captioning begins again; a comparison goes on."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.commands.caption.caption_photos", interrupted)
+    monkeypatch.setattr("pipeline.comparison.run_comparison", interrupted)
+    assert caption(speechless, "caption", ".", "--run", "run", monkeypatch=monkeypatch) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
+    assert caption(speechless, "reproduce", "--out", "x", monkeypatch=monkeypatch) == 130
+    assert "interrupted; the same command continues" in capsys.readouterr().err
+
+
 def test_an_interrupt_with_nothing_kept_promises_nothing(
     speechless, tmp_path, monkeypatch, capsys
 ) -> None:
