@@ -25,7 +25,7 @@ def spacy_tokenize(captions: Iterable[str]) -> Iterator[tuple[str, ...]]:
         from spacy.lang.char_classes import HYPHENS
     except ImportError as error:
         raise CaptionError(
-            "data.tokenizer is 'm2', which needs spaCy: pip install 'caption-pipeline[m2]', or"
+            "data.tokenizer is 'm2', which needs spaCy: pip install 'spacy>=3.8', or"
             " take our tokenizer: -o data.tokenizer=ptb"
         ) from error
     language: Any = spacy.blank("en")

@@ -156,7 +156,7 @@ def _head(path: Path) -> bytes:
         raise ImageError(path, "empty-file", "the file has no bytes")
     heic = head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head[8:64]
     if heic and not _heic_plugin():
-        detail = "a HEIC image; type pip install 'caption-pipeline[heic]'"
+        detail = "a HEIC image; type pip install pillow-heif"
         raise ImageError(path, "needs-heic", detail)
     return head
 

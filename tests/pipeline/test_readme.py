@@ -58,5 +58,20 @@ def test_command_lines_are_those_of_the_program(page: str, line: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / link).exists(), f"{page.name}: {link}"
+    """To a file that is there and, behind a `#`, to a heading of it."""
+    for link in re.findall(r"\]\(([^):]+)\)", page.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        there = page.parent / file if file else page
+        assert there.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(there), f"{page.name}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as links name them: lower case, blanks as hyphens, no other signs."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def test_the_pages_have_links() -> None:
+    found = [re.findall(r"\]\(([^)]+)\)", p.read_text(encoding="utf-8")) for p in PAGES]
+    assert sum(map(len, found)) >= 10
