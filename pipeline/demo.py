@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from evaluate.scores import METRICS
 from pipeline import recipe as recipes
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
@@ -38,7 +39,8 @@ def run_demo(
         settings = [*overrides, *(["data.shuffle_features=true"] if blind else [])]
         make_run(RECIPE, settings, features, scenes / DATASET, out / name, device)
     scored = {
-        row: make_scores(out / run, device, shuffle=shuffle) for row, (run, shuffle) in ROWS.items()
+        row: make_scores(out / run, device, METRICS, shuffle)
+        for row, (run, shuffle) in ROWS.items()
     }
     table = render(score_table(scored))
     unavailable = next(iter(scored.values())).unavailable
