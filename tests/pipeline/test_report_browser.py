@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,7 +124,8 @@ def test_scores_can_be_read(shown: Shown, small_demo: SmallDemo) -> None:
     metrics = row.locator("td").all()
     assert len(metrics) == 8 and all(cell.is_visible() for cell in metrics)
     table = small_demo.table.splitlines()[1].split()
-    assert row.locator("td").first.inner_text().split("\n")[-1] in table
+    cell = re.search(r"(\d+\.\d)\s*±(\d+\.\d)$", row.locator("td").first.inner_text())
+    assert cell is not None and cell[1] in table and float(cell[2]) > 0
     heights = shown.page.locator("#learning svg text").evaluate_all(HEIGHTS)
     assert min(heights) >= 8  # pixels: legible on a phone as well
 
