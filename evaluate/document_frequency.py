@@ -158,6 +158,11 @@ class DocumentFrequency:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # of the rename
+        finally:
+            os.close(folder)
 
     @classmethod
     def load(cls, path: Path | str) -> DocumentFrequency:

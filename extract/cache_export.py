@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from extract.cache import FeatureCache
-from extract.durable import sync_folder, temporary_name, write_text
+from extract.durable import replacing_large, sync_folder, write_text
 from extract.errors import CacheError
 from extract.formats.base import Format
 
@@ -63,13 +62,8 @@ def _write_file(
 ) -> None:
     if target.exists():
         raise CacheError(f"{target} is there already; give another --out, or remove it first")
-    temporary = temporary_name(target, os.getpid())
-    try:
+    with replacing_large(target) as temporary:
         kind.write(temporary, cache, on_done)
-        os.replace(temporary, target)
-        sync_folder(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write_folder(
@@ -85,7 +79,7 @@ def _write_folder(
             )
     else:
         target.mkdir(exist_ok=True)
-        write_text(mark, origin, os.getpid())
+        write_text(mark, origin)
     kind.write(target, cache, on_done)
     mark.unlink()
     sync_folder(target)

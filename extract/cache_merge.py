@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from extract.cache import FeatureCache, differences
-from extract.durable import sync_folder, temporary_name
+from extract.durable import replacing_large
 from extract.errors import CacheError
 from extract.records import ImageFeatures
 from extract.shard_writer import write_shard
@@ -40,19 +40,15 @@ def merge(
         for name in caches[0].streams
     }
     _refuse_small_disk(caches, out)
-    temporary = temporary_name(out, os.getpid())
+    streams = dict(sorted(caches[0].streams.items()))
     try:
-        records = _records(owners, on_done)
-        write_shard(temporary, meta, dict(sorted(caches[0].streams.items())), totals, records)
-        os.replace(temporary, out)
-        sync_folder(out.parent)
+        with replacing_large(out) as temporary:
+            write_shard(temporary, meta, streams, totals, _records(owners, on_done))
     except OSError as error:
         raise CacheError(
             f"{out}: cannot be written ({error.strerror or error}); nothing was merged: make room"
             " or give another --out"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return len(owners)
 
 
@@ -111,7 +107,8 @@ def _records(
         if wrong:
             raise CacheError(
                 f"{shard.path}: image {image!r}: {', '.join(wrong)} changed since they were"
-                f" written; type pipeline cache verify {cache.path} to see all such"
+                f" written; type pipeline cache verify {shlex.quote(str(cache.path))} to see"
+                " all such"
             )
         yield record
         on_done(1)

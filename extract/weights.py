@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from extract.durable import sync_folder, temporary_name, write_text
+from extract.durable import replacing_large, sync_folder, write_text
 from extract.errors import ExtractError, WeightsError
 from extract.imagenet import sha256_of
 from extract.nearest import hint
@@ -110,18 +111,17 @@ def add(name: str, file: Path, *, replace: bool = False) -> Path:
     if entry.path.exists() and not replace:
         raise ExtractError(
             f"{entry.path} is there already; to put {file} in its place type: pipeline weights add"
-            f" {entry.name} {file} --replace"
+            f" {entry.name} {shlex.quote(str(file))} --replace"
         )
     check(entry, file, str(file))
-    temporary = temporary_name(entry.path, os.getpid())
     try:
         entry.path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, temporary)
-        return keep(entry, temporary, str(file.resolve()), sha256_of(temporary))
+        with replacing_large(entry.path) as temporary:
+            shutil.copyfile(file, temporary)
+            sha256 = sha256_of(temporary)
+        return _note(entry, str(file.resolve()), sha256)
     except OSError as error:
         raise ExtractError(f"{entry.path}: cannot be written ({error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check(entry: Weights, file: Path, source: str) -> str:
@@ -149,7 +149,11 @@ def keep(entry: Weights, file: Path, source: str, sha256: str) -> Path:
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
     os.replace(file, entry.path)
-    facts = {"source": source, "sha256": sha256, "bytes": entry.path.stat().st_size}
-    write_text(entry.path.with_name(f"{entry.file}.json"), json.dumps(facts), os.getpid())
     sync_folder(entry.path.parent)
+    return _note(entry, source, sha256)
+
+
+def _note(entry: Weights, source: str, sha256: str) -> Path:
+    facts = {"source": source, "sha256": sha256, "bytes": entry.path.stat().st_size}
+    write_text(entry.path.with_name(f"{entry.file}.json"), json.dumps(facts))
     return entry.path

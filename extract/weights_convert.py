@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from extract.checkpoint import read_checkpoint
-from extract.durable import sync_folder, temporary_name, write_text
+from extract.durable import replacing_large, write_text
 from extract.errors import ExtractError
 from extract.imagenet import sha256_of
 
@@ -24,8 +23,10 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
     """
     if out.suffix != ".safetensors":
         raise ExtractError(f"{out}: wanted a name that ends in .safetensors")
-    if out.exists():
-        raise ExtractError(f"{out} is there already; give another --out, or remove it first")
+    beside = out.with_suffix(".json")
+    for path in (out, beside):
+        if path.exists():
+            raise ExtractError(f"{path} is there already; give another --out, or remove it first")
     tensors = {name: tensor.contiguous() for name, tensor in read_checkpoint(source).items()}
     tensors = {name: t.clone() if _shared(t) else t for name, t in tensors.items()}
     facts = {
@@ -35,20 +36,14 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
     }
-    temporary = temporary_name(out, os.getpid())
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        facts["sha256"] = sha256_of(temporary)
-        write_text(out.with_suffix(".json"), json.dumps(facts, indent=1), os.getpid())
-        os.replace(temporary, out)
-        sync_folder(out.parent)
+        with replacing_large(out) as temporary:
+            save_file(tensors, temporary)
+            facts["sha256"] = sha256_of(temporary)
+            write_text(beside, json.dumps(facts, indent=1))
     except (OSError, safetensors.SafetensorError) as error:
         raise ExtractError(f"{out}: cannot be written ({error}); make room there") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return facts
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,7 @@ from extract.cache_folder import (
     shard_name,
     shard_rank,
 )
-from extract.durable import append_line, cut_torn_line, sync_folder, temporary_name, write_text
+from extract.durable import append_line, cut_torn_line, replacing, write_text
 from extract.errors import CacheError
 from extract.lock import Lock
 from extract.records import ImageFeatures, Stream, check_record
@@ -36,6 +35,7 @@ from extract.share import Share
 log = logging.getLogger(__name__)
 
 ALL = Share()  # one process does all
+SHARD_IMAGES = 256  # images of a shard: what a kill can cost at most
 
 MAY_CHANGE = (
     "versions",
@@ -102,19 +102,15 @@ class CacheWriter:
             self.check(record)
         totals = {name: sum(len(r.streams[name]) for r in records) for name in self.streams}
         name = shard_name(self.rank, self._next)
-        temporary = temporary_name(self.path / name, self.rank)
         try:
-            write_shard(temporary, self.meta, self.streams, totals, records)
-            with temporary.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.replace(temporary, self.path / name)
-            sync_folder(self.path)
+            with replacing(self.path / name, self.rank) as temporary:
+                write_shard(temporary, self.meta, self.streams, totals, records)
+                with temporary.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
             line = {"shard": name, "sha256": digest, "ids": ids}
             append_line(journal_path(self.path, self.rank), line)
         except OSError as error:
             raise self._unwritable(self.path / name, error) from error
-        finally:
-            temporary.unlink(missing_ok=True)
         self.done |= frozenset(ids)
         self._next += 1
         for image in ids:

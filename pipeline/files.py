@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from extract import durable
 from pipeline.errors import PipelineError
 
 
@@ -14,17 +14,9 @@ def write_bytes(path: Path | str, data: bytes) -> None:
     A reader sees the old file or the new one. Raises PipelineError when it cannot be written.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        durable.write_bytes(path, data)
     except OSError as error:
         raise PipelineError(f"{path}: cannot be written ({error.strerror or error})") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from extract.cache import FeatureCache
-from extract.durable import temporary_name
+from extract.durable import write_bytes
 from extract.errors import ExtractError
 from extract.formats.base import FormatError, some_files
 from extract.records import ImageFeatures
@@ -72,15 +71,7 @@ def write_whole(path: Path, write: Callable[[BytesIO], None]) -> None:
     """Make a file under a temporary name, then rename it."""
     data = BytesIO()
     write(data)
-    temporary = temporary_name(path, os.getpid())
-    try:
-        with temporary.open("wb") as file:
-            file.write(data.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_bytes(path, data.getbuffer())
 
 
 def write_npz(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import stat
 from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,20 @@ def test_words_become_ids_and_the_end_is_counted() -> None:
         **{"1 2": 1, "2 1": 1, "1 0": 1, "2 0": 1, "2 9": 1, "9 0": 1},
         **{"1 2 1": 1, "2 1 0": 1, "1 2 0": 1, "2 9 0": 1, "1 2 1 0": 1},
     }
+
+
+def test_the_table_is_synced_before_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "df.npz", list[bool]()
+
+    def fsync(handle: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
+        assert path.exists() == synced[-1]
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    DocumentFrequency.build(REFERENCES).save(path)
+    assert synced == [False, True]
 
 
 @pytest.mark.parametrize("style", [{}, {"eos": "0", "ids": {"a": "1", "b": "2"}, "unknown": "9"}])

@@ -54,6 +54,13 @@ def test_any_order_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len(files) == 1
 
 
+def test_what_a_killed_merge_left_is_removed(tmp_path: Path) -> None:
+    a = write_cache(tmp_path / "a", ["x"])
+    (tmp_path / ".m.h5.999999.tmp").write_bytes(b"half")
+    merge([a], tmp_path / "m.h5")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "m.h5"]
+
+
 def test_versions_are_kept_in_order(tmp_path: Path) -> None:
     new = {**META, "versions": {"torch": "2.15.0", "timm": "1"}}
     a = write_cache(tmp_path / "a", ["a"])
