@@ -7,6 +7,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
@@ -49,9 +50,9 @@ def fetch(
             kept = keep(entry, part, entry.url, check(entry, part, entry.url))
         except ExtractError:
             part.unlink(missing_ok=True)  # another file: nothing to go on with
-            raise
-        finally:
             mark.unlink(missing_ok=True)
+            raise
+        mark.unlink(missing_ok=True)
         return kept
     except urllib.error.HTTPError as error:
         error.close()
@@ -79,7 +80,17 @@ def _download(
     if have:
         request.add_header("Range", f"bytes={have}-")
         request.add_header("If-Range", version)
-    with urllib.request.urlopen(request, timeout=_SECONDS) as response:
+    try:
+        answer = urllib.request.urlopen(request, timeout=_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
+            raise
+        error.close()
+        if error.headers.get("Content-Range") != f"bytes */{have}":  # else the part is whole
+            part.unlink()
+            _download(entry, url, part, on_bytes)
+        return
+    with answer as response:
         if response.headers.get_content_type() == "text/html":
             raise ExtractError(f"{url}: gives a web page, not a file; {entry.by_hand}")
         if response.status != 206 or _start(response) != have:
@@ -87,7 +98,7 @@ def _download(
         length = response.headers.get("Content-Length")
         total = have + int(length) if length is not None else None
         version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-        write_text(_mark(part), json.dumps({"url": url, "version": version}), os.getpid())
+        write_text(_mark(part), json.dumps({"url": url, "version": version}))
         with part.open("ab" if have else "wb") as file:
             while chunk := response.read(_CHUNK):
                 file.write(chunk)

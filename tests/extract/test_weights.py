@@ -65,6 +65,11 @@ class Handler(BaseHTTPRequestHandler):
         start = 0
         if asked and self.headers.get("If-Range") == server.tag:
             start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(server.data):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(server.data)}")
+                self.end_headers()
+                return
             self.send_response(206)
             last = len(server.data) - 1
             self.send_header("Content-Range", f"bytes {start}-{last}/{len(server.data)}")
@@ -149,6 +154,33 @@ def test_a_download_goes_on_where_it_stopped(server: Server) -> None:
     assert len(server.ranges) == 2  # it is there
 
 
+def test_a_stop_during_the_check_costs_no_second_download(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object) -> str:
+        raise KeyboardInterrupt
+
+    wanted = entry(server)
+    with monkeypatch.context() as patch:
+        patch.setattr("extract.weights_fetch.check", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(wanted)
+    assert fetch(wanted).read_bytes() == DATA
+    assert server.ranges == [None, f"bytes={len(DATA)}-"]
+    assert sorted(p.name for p in wanted.path.parent.iterdir()) == ["w.pth", "w.pth.json"]
+
+
+def test_a_part_longer_than_the_file_is_begun_again(server: Server) -> None:
+    wanted, server.cut = entry(server), 1_000_000
+    with pytest.raises(ExtractError, match="goes on"):
+        fetch(wanted)
+    server.cut = None
+    with wanted.path.with_name("w.pth.part").open("ab") as part:
+        part.write(DATA)
+    assert fetch(wanted).read_bytes() == DATA
+    assert server.ranges == [None, f"bytes={len(DATA) + 1_000_000}-", None]
+
+
 def test_a_changed_file_is_begun_again(server: Server) -> None:
     wanted, server.cut = entry(server), 1_000_000
     server.data, server.tag = b"old" * 1_000_000, '"v0"'
@@ -195,9 +227,12 @@ def test_add_and_find(
     with pytest.raises(ExtractError, match="pipeline weights fetch grid-x101; without a network"):
         weights.find_weights("grid-x101")
     first = weights.get("bua-c4-36").presets[0]
-    given = small_weights(first, tmp_path / "mine.safetensors", monkeypatch)
-    assert run("weights", "add", "bua-c4-36", given) == 0  # by the preset's name
+    given = small_weights(first, tmp_path / "my own.safetensors", monkeypatch)
     kept = home / "caption-pipeline/weights/bua-caffe-r101-36/bua-caffe-frcn-r101-k36.pth"
+    kept.parent.mkdir(parents=True)
+    kept.with_name(f".{kept.name}.999999.tmp").write_bytes(b"left by a kill")
+    assert run("weights", "add", "bua-c4-36", given) == 0  # by the preset's name
+    assert sorted(p.name for p in kept.parent.iterdir()) == [kept.name, f"{kept.name}.json"]
     assert weights.find_weights("bua-c4-36") == kept and kept.read_bytes() == given.read_bytes()
     assert run("weights", "list") == 0
     assert f"here: {kept}" in capsys.readouterr().out
@@ -206,7 +241,7 @@ def test_add_and_find(
     assert facts["bua-caffe-r101-36"]["path"] == str(kept)
     assert facts["grid-r50"]["path"] is None
     assert run("weights", "add", "bua-c4-36", given) == 1
-    assert f"add bua-caffe-r101-36 {given} --replace" in capsys.readouterr().err
+    assert f"add bua-caffe-r101-36 '{given}' --replace" in capsys.readouterr().err
     kept.write_bytes(b"rubbish")
     assert run("weights", "add", "bua-c4-36", given, "--replace") == 0
     assert kept.read_bytes() == given.read_bytes()
@@ -298,6 +333,10 @@ def test_convert(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert torch.equal(read_checkpoint(tmp_path / "p" / "x.safetensors")["a"], torch.ones(2, 3))
     with pytest.raises(ExtractError, match="is there already"):
         convert(tmp_path / "w.pkl", tmp_path / "w.safetensors")
+    (tmp_path / "mine.json").write_text("[]")
+    with pytest.raises(ExtractError, match="mine.json is there already"):
+        convert(tmp_path / "w.pkl", tmp_path / "mine.safetensors")
+    assert (tmp_path / "mine.json").read_text() == "[]"
     with pytest.raises(ExtractError, match="wanted a name that ends in"):
         convert(tmp_path / "w.pkl", tmp_path / "w.bin")
 
