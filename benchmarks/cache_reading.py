@@ -147,7 +147,7 @@ def read_ours(path: Path, plan: Batches) -> int:
     """Our cache, opened anew for the turn as a worker process would."""
     cache, count = FeatureCache(path), 0
     for batch in plan:
-        for found in cache.read_many(batch):
+        for found in map(cache.read, batch):
             count += len(torch.from_numpy(found.streams["regions"]).float())  # (N, D)
     return count
 

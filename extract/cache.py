@@ -7,6 +7,7 @@ Shard and merged file have the same tree (`extract.shard`).
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -114,7 +115,7 @@ class FeatureCache:
                     first = self.shards[self._places[image][0]].path
                     raise CacheError(
                         f"image {image!r} is in {first} and again in {self.shards[number].path};"
-                        f" type pipeline cache verify {self.path} to see all such"
+                        f" type pipeline cache verify {self._typed} to see all such"
                     )
                 self._places[image] = (number, place)
         self.ids = tuple(self._places)
@@ -127,10 +128,15 @@ class FeatureCache:
             if not shard.path.is_file():
                 raise CacheError(
                     f"{shard.path} is in the journal but not on disk; repeat the command that made"
-                    f" the cache, pipeline extract ... --out {self.path}: it makes the"
+                    f" the cache, pipeline extract ... --out {self._typed}: it makes the"
                     f" {len(line.ids)} images of that shard again and leaves the others alone"
                 )
         return [line.ids for line in lines]
+
+    @property
+    def _typed(self) -> str:
+        """The path as it stands in a command."""
+        return shlex.quote(str(self.path))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -143,7 +149,7 @@ class FeatureCache:
         if image_id not in self._places:
             raise CacheError(
                 f"{self.path}: no image {image_id!r} among its {len(self)}; extract it with"
-                f" pipeline extract ... --out {self.path}"
+                f" pipeline extract ... --out {self._typed}"
             )
         number, place = self._places[image_id]
         shard = self.shards[number]
@@ -154,7 +160,7 @@ class FeatureCache:
         if place >= len(ids) or ids[place] != image_id:
             raise CacheError(
                 f"{shard.path}: image {place} is not {image_id!r} as its journal says; type"
-                f" pipeline cache verify {self.path}"
+                f" pipeline cache verify {self._typed}"
             )
         return shard, place
 
@@ -163,7 +169,7 @@ class FeatureCache:
         if found != self.streams:
             raise CacheError(
                 f"{shard.path}: has the streams {_shown(found)}, wanted {_shown(self.streams)} as"
-                f" {self.path} says; type pipeline cache verify {self.path}"
+                f" {self.path} says; type pipeline cache verify {self._typed}"
             )
 
     def read(self, image_id: str, streams: Sequence[str] | None = None) -> ImageFeatures:
@@ -176,12 +182,6 @@ class FeatureCache:
                 )
         shard, place = self.place(image_id)
         return shard.read(place, names)
-
-    def read_many(
-        self, ids: Sequence[str], streams: Sequence[str] | None = None
-    ) -> list[ImageFeatures]:
-        """Several images, in the order asked for."""
-        return [self.read(image, streams) for image in ids]
 
     def __iter__(self) -> Iterator[ImageFeatures]:
         return (self.read(image) for image in self.ids)

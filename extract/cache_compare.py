@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ def shared_ids(first: FeatureCache, second: FeatureCache) -> list[str]:
         if not cache.ids:
             raise CacheError(
                 f"{cache.path}: an empty cache, nothing to compare; bring images into it with"
-                f" pipeline extract ... --out {cache.path}"
+                f" pipeline extract ... --out {shlex.quote(str(cache.path))}"
             )
     if not shared:
         raise CacheError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,16 +49,17 @@ class Report:
     def advice(self) -> list[str]:
         """What to type, one line each."""
         lines = []
+        path = shlex.quote(str(self.path))
         files = sorted({str(problem.file) for problem in self.problems})
         if files and self.path.is_dir():
             lines.append(
                 f"remove the bad shards and repeat the pipeline extract command with --out"
-                f" {self.path}; it makes only their images again: rm {' '.join(files)}"
+                f" {path}; it makes only their images again: rm {shlex.join(files)}"
             )
         elif files:
             lines.append(f"make {self.path} again: pipeline cache merge CACHE --out NEW.h5")
         if self.missing:
-            lines.append(f"extract what is missing: pipeline extract PHOTOS ... --out {self.path}")
+            lines.append(f"extract what is missing: pipeline extract PHOTOS ... --out {path}")
         return lines
 
 

@@ -10,6 +10,7 @@ import codecs
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -137,7 +138,8 @@ def _text(path: Path) -> str:
         raise PipelineError(f"{path}: is an image ({image}), not captions; {WANTED}")
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise PipelineError(
-            f"{path}: is UTF-16, wanted UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path}"
+            f"{path}: is UTF-16, wanted UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
+            f" {shlex.quote(str(path))}"
         )
     try:
         return data.decode("utf-8-sig")
@@ -145,7 +147,7 @@ def _text(path: Path) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise PipelineError(
             f"{path}: line {line}, byte {error.start}: {data[error.start : error.start + 1]!r} is"
-            f" no UTF-8; convert the file: iconv -f LATIN1 -t UTF-8 {path}"
+            f" no UTF-8; convert the file: iconv -f LATIN1 -t UTF-8 {shlex.quote(str(path))}"
         ) from error
 
 

@@ -11,6 +11,7 @@ report.html
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,8 @@ class RunFolder:
         best = checkpoint.find(self.path / "best")
         if best is None:
             raise PipelineError(
-                f"{self.path}: no best/ checkpoint yet; type pipeline train --out {self.path}"
+                f"{self.path}: no best/ checkpoint yet; type pipeline train --out"
+                f" {shlex.quote(str(self.path))}"
             )
         vocabulary = self.vocabulary()
         model = self.build(vocabulary)

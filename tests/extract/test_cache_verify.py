@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,6 +171,15 @@ def test_advice_mends_the_cache(cache: Path) -> None:
         assert writer.done == {"d"}
         writer.commit([record(image) for image in "abc"])
     assert verify(cache, IDS).sound
+
+
+def test_advice_can_be_pasted(tmp_path: Path) -> None:
+    cache = write_cache(tmp_path / "my features", ["a"], ["b"])
+    shard = cache / "shard-0-00001.h5"
+    shard.write_bytes(b"no HDF5")
+    bad, missing = verify(cache, ["c"]).advice()
+    assert shlex.split(bad.partition("it makes only their images again: ")[2]) == ["rm", str(shard)]
+    assert shlex.split(missing)[-2:] == ["--out", str(cache)]
 
 
 def test_duplicates_name_both_places(cache: Path) -> None:

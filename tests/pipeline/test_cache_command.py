@@ -31,11 +31,13 @@ def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, st
 def test_inspect(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with CacheWriter(cache, META, STREAMS) as writer:
         writer.fail("d", "d.jpg", "truncated", "")
+    line = {"image_id": "e", "file": "e.jpg", "reason": "corrupt", "detail": ""}
+    (cache / "failures-1.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
     code, out, _ = run(capsys, "inspect", cache)
     assert code == 0
     for part in (
-        "3 images, 1 failed, folder of shards, 2 files",
-        "truncated: 1",
+        "3 images, 2 failed, folder of shards, 2 files",
+        f"truncated: 1 (see {cache}/failures.jsonl, {cache}/failures-1.jsonl)",
         "2x3: 3",
         "boxes, object_scores, objects",
         "settings.size = 224",
@@ -44,7 +46,7 @@ def test_inspect(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert part in out
     code, out, _ = run(capsys, "inspect", cache, "--json")
     facts = json.loads(out)
-    assert facts["meta"] == META and facts["failures"] == 1 and facts["images"] == 3
+    assert facts["meta"] == META and facts["failures"] == 2 and facts["images"] == 3
     assert facts["streams"]["grids"] == {
         "width": 8,
         "dtype": "float16",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,16 @@ def test_splits_of_references(tmp_path: Path) -> None:
 def test_broken_results_are_named(tmp_path: Path, name: str, content: Any, message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         read_results(write(tmp_path / name, content))
+
+
+def test_the_conversion_can_be_pasted(tmp_path: Path) -> None:
+    path = tmp_path / "my results.json"
+    for data in ("[]".encode("utf-16"), b"\xe9"):
+        path.write_bytes(data)
+        with pytest.raises(PipelineError) as caught:
+            read_results(path)
+        command = shlex.split(str(caught.value).partition("convert ")[2].partition(": ")[2])
+        assert command[0] == "iconv" and command[-1] == str(path)
 
 
 def test_missing_file(tmp_path: Path) -> None:
