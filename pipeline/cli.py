@@ -10,8 +10,8 @@ from importlib.metadata import version
 
 import click
 
+from extract.nearest import hint
 from pipeline.errors import USER_ERRORS, WrongUsage
-from pipeline.nearest import hint
 
 # command -> one line of help; the command itself is `pipeline.commands.<name>:command`
 COMMANDS = {

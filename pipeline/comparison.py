@@ -16,9 +16,9 @@ from pathlib import Path
 
 from caption.transformer import count_parameters
 from evaluate.scores import METRICS, Scores
+from extract.nearest import hint
 from pipeline import recipe as recipes
 from pipeline.errors import PipelineError, WrongUsage
-from pipeline.nearest import hint
 from pipeline.run_folder import open_run
 from pipeline.scenes.write import BOXES, DATASET, IMAGES
 from pipeline.steps import (

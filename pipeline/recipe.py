@@ -21,8 +21,8 @@ import yaml
 from caption.config import TrainingConfig
 from caption.registry import entry
 from extract.cache import differences, flat
+from extract.nearest import hint
 from pipeline.errors import USER_ERRORS, PipelineError, WrongUsage
-from pipeline.nearest import hint
 
 T = TypeVar("T")
 

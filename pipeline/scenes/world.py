@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from extract.nearest import hint
 from pipeline.errors import PipelineError
-from pipeline.nearest import hint
 from pipeline.scenes.words import COLOURS, NOUNS
 
 _MAX_OBJECTS = 20
