@@ -75,10 +75,16 @@ def record_of(features: np.ndarray, stream: str = "regions") -> ImageFeatures:
     return ImageFeatures(image_id="", width=0, height=0, streams={stream: features})
 
 
-def own_name(record: ImageFeatures) -> str:
-    """The name of the image's file where it gives the record's id, else the id itself."""
-    name = PurePosixPath(record.file.replace("\\", "/")).name
-    return name if name and image_id_of(name) == record.image_id else record.image_id
+def own_name(record: ImageFeatures, *, suffix: bool = True) -> str:
+    """The name of the image's file where it gives the record's id, else the id itself.
+
+    Without `suffix` that of an image is cut off a file's name; an id stays as it is, so that
+    `a.jpg` and `a.png` are two.
+    """
+    name = PurePosixPath(record.file.replace("\\", "/"))
+    if not name.name or image_id_of(name.name) != record.image_id:
+        return record.image_id
+    return name.stem if not suffix and name.suffix.lower() in SUFFIXES else name.name
 
 
 def rows(values: Any, what: str, width: int | None = None) -> np.ndarray:

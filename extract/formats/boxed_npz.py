@@ -8,14 +8,13 @@ arrays. ROSITA's captions (`text`) are no features and stay behind.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from extract.cache import SUFFIXES, FeatureCache
+from extract.cache import FeatureCache
 from extract.errors import CacheError
 from extract.formats.base import (
     Entry,
@@ -63,10 +62,7 @@ class BoxedNpz:
 
     def write(self, target: Path, cache: FeatureCache, on_done: Callable[[int], None]) -> None:
         def path_of(record: ImageFeatures) -> Path:
-            name = own_name(record)
-            stem, suffix = os.path.splitext(name)
-            if suffix.lower() in SUFFIXES and not self.whole_names:
-                name = stem
+            name = own_name(record, suffix=self.whole_names)
             return target / f"{safe_name(name, target)}.npz"
 
         write_npz(cache, path_of, lambda record: self._arrays(record, target), on_done)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from extract.cache import SUFFIXES, FeatureCache
+from extract.cache import FeatureCache
 from extract.errors import CacheError
 from extract.formats.base import Entry, FormatError, own_name, record_of
 from extract.records import ImageFeatures
@@ -113,11 +113,9 @@ class ButdTsv:
                 f"{target}: image {record.image_id!r} has no boxes or no known size; a TSV needs"
                 " both: import the source with --sizes, or choose another --format"
             )
-        stem, suffix = os.path.splitext(own_name(record))
-        name = stem if suffix.lower() in SUFFIXES else stem + suffix
         found = {
             "image_id": record.image_id,
-            "img_id": name,
+            "img_id": own_name(record, suffix=False),
             **dict.fromkeys(("image_w", "img_w"), str(record.width)),
             **dict.fromkeys(("image_h", "img_h"), str(record.height)),
             "num_boxes": str(len(boxes)),

@@ -55,7 +55,7 @@ class GritHdf5:
                 yield Entry(name, where, load, by_id=True)
 
     def write(self, target: Path, cache: FeatureCache, on_done: Callable[[int], None]) -> None:
-        numbers = all(image.isdecimal() for image in cache.ids)
+        numbers = all(_is_number(image) for image in cache.ids)
         with new_hdf5(target) as file:
             names = [int(i) if numbers else i.encode("utf-8") for i in cache.ids]
             file.create_dataset("image_ids", data=np.array(names))  # (n,)
@@ -70,6 +70,11 @@ class GritHdf5:
                     features[place, : len(values)] = values
                     masks[place, 0, 0, len(values) :] = True
                 on_done(1)
+
+
+def _is_number(image_id: str) -> bool:
+    """Whether an int64 stands for the id and for no other, as it does not for `007`."""
+    return image_id.isdecimal() and len(image_id) < 19 and str(int(image_id)) == image_id
 
 
 def _record(file: h5py.File, place: int) -> ImageFeatures:
