@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from evaluate.errors import EvaluateError
 from evaluate.java import ENGLISH, environment, find_java, wheel_file
+from evaluate.tokenizer import REMOVED
 
 _JAR = "tokenizer/stanford-corenlp-3.4.1.jar"
-_REMOVED = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".split())
 # The program ends a line at each of these, so one inside a caption would shift all later ones.
 _LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
 _SECONDS_PER_CAPTION = 0.01
@@ -50,4 +50,4 @@ def java_tokenize(captions: Sequence[str]) -> list[str]:
             f"the Java tokenizer ended with {done.returncode} and {len(lines)} lines for"
             f" {len(captions)} captions; it said:\n{said}"
         )
-    return [" ".join(t for t in line.rstrip().split(" ") if t not in _REMOVED) for line in lines]
+    return [" ".join(t for t in line.rstrip().split(" ") if t not in REMOVED) for line in lines]

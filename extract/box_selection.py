@@ -157,28 +157,6 @@ def _best_class(boxes: Tensor, scores: Tensor, selection: Selection, plus_one: b
     return Selected(kept, own[kept], label[kept], best[kept], threshold)
 
 
-def first_stage_boxes(
-    outputs: RegionOutputs,
-    proposals: Tensor,
-    frame: Frame,
-    config: RoiConfig,
-    most: int,
-    threshold: float = 0.3,
-) -> Tensor:
-    """Boxes (M, 4) in pixels of the original, as the first of bottom-up attention's two stages.
-
-    The best class's regressed boxes, ranked by the best score that survives NMS by class.
-    """
-    scores = foreground(outputs.logits, config.background_first)  # (R, K)
-    boxes = class_boxes(outputs, proposals / frame.scale, config, True)  # (R, K, 4)
-    boxes = clip(boxes, frame.height / frame.scale, frame.width / frame.scale, True)
-    label = scores.argmax(dim=1)
-    own = boxes[torch.arange(len(boxes), device=boxes.device), label]  # (R, 4)
-    rule = Selection(score=1.0, least=most, most=most, thresholds=(threshold,))
-    best = best_kept_scores(own, scores, rule, True)
-    return own[torch.sort(best, descending=True, stable=True).indices[:most]]
-
-
 def to_original(boxes: Tensor, sizes: Sequence[float], width: int, height: int) -> Tensor:
     """Boxes (M, 4) over scales (x, y), clipped to the picture: pixels of the original."""
     scaled = boxes * boxes.new_tensor([1 / sizes[0], 1 / sizes[1]] * 2)

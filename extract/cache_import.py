@@ -17,11 +17,10 @@ from extract.errors import CacheError
 from extract.formats.base import Entry, Format, FormatError
 from extract.image_sizes import ImageSizes
 from extract.records import DTYPES, ImageFeatures, Stream
-from extract.writer import CacheWriter
+from extract.writer import SHARD_IMAGES, CacheWriter
 
 log = logging.getLogger(__name__)
 
-SHARD_IMAGES = 256
 SHARD_BYTES = 64 << 20  # of rows: what is held in memory at most, about
 _LOOKED_AT = 16  # entries whose majority says what all must have
 

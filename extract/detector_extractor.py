@@ -24,14 +24,12 @@ from extract.detector import Detector
 from extract.detector_presets import DetectorPreset
 from extract.errors import ExtractError, WeightsError
 from extract.images import read_image
-from extract.prepared import Prepared, cell_boxes, recorded
+from extract.prepared import PYRAMID, Prepared, cell_boxes, recorded
 from extract.records import ImageFeatures, Stream
 from extract.resize import NetworkInput, network_input
 from extract.roi import RegionOutputs
 from extract.rpn import Frame, Proposals
 from extract.sources import Source
-
-PYRAMID = ("pyramid_high", "pyramid_low")  # the coarse map's stream, then the fine one's
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from extract.errors import ExtractError
 from extract.roi import AttributePredictor, RegionOutputs
 from extract.rpn import Frame, Proposals
 
-_INSTALL = (
-    "type pip install --no-build-isolation"
-    " 'detectron2 @ git+https://github.com/facebookresearch/detectron2', or leave --backend out"
+INSTALL = (
+    "pip install --no-build-isolation"
+    " 'detectron2 @ git+https://github.com/facebookresearch/detectron2'"
 )
 
 
@@ -57,7 +57,9 @@ class Detectron2Detector(Detector):
         try:
             import detectron2
         except ImportError as error:
-            raise ExtractError(f"detectron2 cannot be imported ({error}); {_INSTALL}") from error
+            raise ExtractError(
+                f"detectron2 cannot be imported ({error}); type {INSTALL}, or leave --backend out"
+            ) from error
         return {"detectron2": str(detectron2.__version__)}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]

@@ -20,12 +20,11 @@ from extract.boxes import GivenBoxes
 from extract.errors import ExtractError
 from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0, weights_file
 from extract.images import read_image
-from extract.prepared import Prepared, cell_boxes, recorded
+from extract.prepared import PYRAMID, Prepared, cell_boxes, recorded
 from extract.presets import Preset
 from extract.records import ImageFeatures, Stream
 from extract.sources import Source
 
-PYRAMID = ("pyramid_high", "pyramid_low")  # the coarse map's stream, then the fine one's
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 

@@ -16,6 +16,8 @@ from extract.images import ImageLimits, ImageRules
 from extract.records import ImageFeatures, Stream
 from extract.sources import Source
 
+PYRAMID = ("pyramid_high", "pyramid_low")  # the coarse map's stream, then the fine one's
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:

@@ -16,10 +16,9 @@ from extract.images import quiet_pillow
 from extract.prepared import FeatureExtractor, Prepared
 from extract.share import Share
 from extract.sources import Source
-from extract.writer import ALL, CacheWriter
+from extract.writer import ALL, SHARD_IMAGES, CacheWriter
 
 _WAITING = 2  # batches that may wait for images of their shape
-SHARD_IMAGES = 256  # images of a shard: what a kill can cost at most
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from extract.box_geometry import clip
 from extract.box_selection import (
     Selection,
+    best_kept_scores,
     class_boxes,
-    first_stage_boxes,
     foreground,
     select,
     to_original,
 )
 from extract.checkpoint import load_detector, read_checkpoint
 from extract.detector import Detector
+from extract.detector_config import RoiConfig
 from extract.detectron2_config import from_detectron2
 from extract.resize import NetworkInput, network_input, pillow_resized
 from extract.roi import RegionOutputs
@@ -295,3 +297,25 @@ class Scene:
         found["bboxes_mode2/bbox"] = boxes, BOX
         again = self.detector.regions(self.maps, 0, boxes * self.frame.scale)
         return found | outcome("bbox_feats_mode3/", again)
+
+
+def first_stage_boxes(
+    outputs: RegionOutputs,
+    proposals: Tensor,
+    frame: Frame,
+    config: RoiConfig,
+    most: int,
+    threshold: float = 0.3,
+) -> Tensor:
+    """Boxes (M, 4) in pixels of the original, as the first of bottom-up attention's two stages.
+
+    The best class's regressed boxes, ranked by the best score that survives NMS by class.
+    """
+    scores = foreground(outputs.logits, config.background_first)  # (R, K)
+    boxes = class_boxes(outputs, proposals / frame.scale, config, True)  # (R, K, 4)
+    boxes = clip(boxes, frame.height / frame.scale, frame.width / frame.scale, True)
+    label = scores.argmax(dim=1)
+    own = boxes[torch.arange(len(boxes), device=boxes.device), label]  # (R, 4)
+    rule = Selection(score=1.0, least=most, most=most, thresholds=(threshold,))
+    best = best_kept_scores(own, scores, rule, True)
+    return own[torch.sort(best, descending=True, stable=True).indices[:most]]
