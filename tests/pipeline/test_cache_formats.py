@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import main
-from tests.extract.test_formats import IDS, cache_of
+from tests.extract.format_records import IDS, cache_of
 
 
 def run(*args: object) -> int:

@@ -114,18 +114,22 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_the_command_makes_a_run_that_decodes(files: tuple[Path, Path], tmp_path: Path) -> None:
     file, vocab = files
-    run = tmp_path / "run"
+    run = tmp_path / "my run"
     done = CliRunner().invoke(
         command,
         ["import", "--from", "m2", str(file), "--vocab", str(vocab), "--out", str(run)],
         catch_exceptions=False,
     )
     assert done.exit_code == 0
-    assert f"pipeline eval --run {run} --split test --features CACHE --captions FILE" in done.output
+    assert f"pipeline eval --run '{run}' --split test --features CACHE --captions" in done.output
     model, vocabulary = open_run(run).load(CPU)
     assert list(vocabulary.words) == WORDS
     wanted = small_model().state_dict()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
+    (run / "best").rename(run / "away")
+    with pytest.raises(PipelineError, match=f"type pipeline train --out '{run}'"):
+        open_run(run).load(CPU)
+    (run / "away").rename(run / "best")
     cache, captions = write_toy(tmp_path)
     with pytest.raises(PipelineError, match="imported without features: give --features CACHE"):
         decode_split(run, "test")
