@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ def write_shard(
     totals: Mapping[str, int],
     records: Iterable[ImageFeatures],
 ) -> None:
-    """Write images, one or more, one after another to a synced file; memory for one at a time.
+    """Write images, one or more, one after another to a file; memory for one at a time.
 
     `totals` gives the rows of each stream over all records. All must know the same of their
     rows as the first does (boxes, grid shape, extras); else CacheError. OSError when the disk is
@@ -40,8 +39,6 @@ def write_shard(
             file.attrs["meta"] = np.bytes_(text)
             file.attrs["checksum"] = np.uint32(zlib.crc32(text))
             _write_records(file, streams, totals, records)
-        raw.flush()
-        os.fsync(raw.fileno())
 
 
 def _write_records(

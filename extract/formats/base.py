@@ -169,12 +169,10 @@ def open_hdf5(source: Path) -> Iterator[h5py.File]:
 
 @contextmanager
 def new_hdf5(target: Path) -> Iterator[h5py.File]:
-    """A new HDF5 file, synced at the end; through Python, as HDF5 may crash on a full disk."""
+    """A new HDF5 file; through Python, as HDF5 may crash on a full disk."""
     with target.open("w+b") as raw:
         with h5py.File(raw, "w", libver="latest") as file:
             yield file
-        raw.flush()
-        os.fsync(raw.fileno())
 
 
 def hdf5_keys(source: Path, wanted: Callable[[Sequence[str]], bool]) -> bool:

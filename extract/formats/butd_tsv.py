@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,8 +73,6 @@ class ButdTsv:
                 values = self._fields(record, target)
                 file.write("\t".join(values[key] for key in self.columns).encode() + b"\n")
                 on_done(1)
-            file.flush()
-            os.fsync(file.fileno())
 
     def _record(self, fields: list[bytes]) -> ImageFeatures:
         if len(fields) != len(self.columns):
