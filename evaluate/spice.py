@@ -34,6 +34,8 @@ KINDS = ("Object", "Attribute", "Relation", "Color", "Cardinality", "Size")
 _OPENED = ("java.lang", "java.math", "java.util", "java.util.concurrent", "java.net", "java.text")
 _MAIN = ("captionpipeline.Guarded", "edu.anu.spice.SpiceScorer")
 _IMAGES_PER_RUN = 2000  # what a killed run can lose, and how often progress is told
+_TRIAL = {"trial": ["a brown dog runs on the grass"]}, {"trial": "a brown dog on grass"}
+_TRIAL_SCORE, _TRIAL_HEAP_MB = 0.75, 1536
 _CACHE_SCHEMA = f"corenlp-{VERSION}"
 _LAST_LINES = 20
 # Java's notices and CoreNLP's progress: no part of an error
@@ -223,6 +225,23 @@ class _Failed(Exception):
         super().__init__(f"{why}; Java's last lines:\n{lines}" if lines else why)
         self.memory = bool(_MEMORY.search(said))
         self.short = ": ".join([why, *lines.splitlines()[:1]])
+
+
+def try_spice(corenlp: Path | None = None, cache: Path | None = None) -> float:
+    """SPICE of one short caption, to see that it runs; without `cache` no parse is kept.
+
+    Raises EvaluateError when it does not run or gives another score than it should.
+    """
+    spice = Spice(
+        corenlp=corenlp,
+        cache=cache,
+        use_cache=cache is not None,
+        heap=min(heap_mb(), _TRIAL_HEAP_MB),
+    )
+    score = spice.score(*_TRIAL).corpus
+    if score != _TRIAL_SCORE:
+        raise EvaluateError(f"SPICE gives {score} for a trial caption, wanted {_TRIAL_SCORE}")
+    return score
 
 
 def summary(details: Sequence[Detail]) -> SpiceScores:

@@ -59,7 +59,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         except (safetensors.SafetensorError, OSError) as error:
             raise WeightsError(f"{path}: not a readable safetensors file ({error})") from error
-    content = _torch_content(path) if _is_torch(path, head) else _pickled_content(path)
+    content = _torch_content(path) if _is_torch(path) else _pickled_content(path)
     for key in ("model", "state_dict", "blobs"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -189,7 +189,7 @@ def _check_pixels(detector: Detector, tensors: Mapping[str, Tensor], source: obj
             )
 
 
-def _is_torch(path: Path, head: bytes) -> bool:
+def _is_torch(path: Path) -> bool:
     """Whether PyTorch wrote the file: a zip since 1.6, before it a pickle of a magic number."""
     if zipfile.is_zipfile(path):
         return True

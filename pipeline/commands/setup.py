@@ -22,7 +22,7 @@ from evaluate.corenlp import (
 )
 from evaluate.errors import EvaluateError, NotAvailable
 from evaluate.paths import data_dir
-from evaluate.spice import Spice
+from evaluate.spice import try_spice
 from pipeline.errors import PipelineError
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ _IN_REPOSITORY = Path("edu/stanford/nlp/stanford-corenlp") / VERSION
 _GET = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:get"
 _ROOM_MB = 700  # the two jars, Maven's plugins and the cut models, for a moment side by side
 _MAVEN_SECONDS = 3600.0
-_TRIAL_HEAP_MB = 1536
 
 
 @click.group()
@@ -64,12 +63,10 @@ def spice(corenlp: Path | None) -> None:
         installed = _installed() or _from_maven_folder() or _from_maven()
     click.echo(f"CoreNLP {VERSION}: {installed.code.parent}")
     try:
-        scores = Spice(corenlp=installed.code.parent, use_cache=False, heap=_TRIAL_HEAP_MB).score(
-            {"trial": ["a brown dog runs on the grass"]}, {"trial": "a brown dog on grass"}
-        )
+        score = try_spice(corenlp=installed.code.parent)
     except EvaluateError as error:
         raise PipelineError(f"CoreNLP is installed, but SPICE does not run: {error}") from error
-    click.echo(f"SPICE runs: {scores.corpus:.3f} for a trial caption")
+    click.echo(f"SPICE runs: {score:.3f} for a trial caption")
 
 
 def _installed() -> CoreNlp | None:

@@ -117,8 +117,10 @@ def test_missing_corenlp_and_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_one_way_to_install_detectron2_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "detectron2", None)  # as where it is not installed
-    command = {part.name: part.command for part in PARTS}["detectron2"]
-    assert command is not None and command.startswith("pip install --no-build-isolation")
+    (found,) = examine(tuple(part for part in PARTS if part.name == "detectron2"))
+    command = found.command
+    assert found.status == "missing" and command is not None
+    assert command.startswith("pip install --no-build-isolation")
     with pytest.raises(ExtractError, match=re.escape(f"type {command}")):
         Detectron2Detector(DETECTOR_PRESETS["grid-r50"].built)
     assert f"`{command}`" in (ROOT / "docs" / "extract.md").read_text(encoding="utf-8")

@@ -11,22 +11,16 @@ from click.testing import CliRunner, Result
 from evaluate import corenlp
 from evaluate.corenlp import CODE, CUT_MODELS, MODEL_FILES, MODELS
 from evaluate.errors import EvaluateError
-from evaluate.spice import SpiceScores
 from pipeline.commands import setup
 from pipeline.errors import PipelineError
 
 IN_REPOSITORY = Path("edu/stanford/nlp/stanford-corenlp/3.6.0")
 
 
-class Trial:
-    """Stands for SPICE, which does not run on the small jars of these tests."""
-
-    def __init__(self, *, corenlp: Path, use_cache: bool, heap: int) -> None:
-        assert (corenlp / CODE).is_file() and (corenlp / CUT_MODELS).is_file()
-
-    def score(self, references: dict[str, list[str]], candidates: dict[str, str]) -> SpiceScores:
-        assert references.keys() == candidates.keys()
-        return SpiceScores(0.75, [0.75], {}, [])
+def trial(corenlp: Path) -> float:
+    """SPICE's stand-in, which a release of empty jars does not run."""
+    assert (corenlp / CODE).is_file() and (corenlp / CUT_MODELS).is_file()
+    return 0.75
 
 
 @pytest.fixture()
@@ -48,7 +42,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("PIPELINE_CORENLP", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(setup.shutil, "which", lambda name: None)
-    monkeypatch.setattr(setup, "Spice", Trial)
+    monkeypatch.setattr(setup, "try_spice", trial)
     return folder
 
 
@@ -126,9 +120,9 @@ def test_no_room(release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_spice_that_does_not_run_is_an_error(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: Trial, *arguments: object) -> None:
+    def fails(corenlp: Path) -> None:
         raise EvaluateError("SPICE failed: it ended with 1")
 
-    monkeypatch.setattr(Trial, "score", fails)
+    monkeypatch.setattr(setup, "try_spice", fails)
     with pytest.raises(PipelineError, match="installed, but SPICE does not run: .*ended with 1"):
         call("--corenlp", str(release))
