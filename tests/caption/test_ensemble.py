@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from caption.constrained import Machine, constrained_beam_search
 from caption.decode import beam_search
 from caption.ensemble import Ensemble
 from caption.errors import CaptionError
@@ -47,6 +48,16 @@ def test_one_member_and_twice_the_same_decode_as_alone() -> None:
         found = beam_search(together.step, together.start(together.encode(features)), 3, 3, 8, CPU)
         assert torch.equal(found.tokens, wanted.tokens)
         torch.testing.assert_close(found.scores, wanted.scores)
+
+
+def test_an_ensemble_decodes_with_constraints() -> None:
+    together, features = Ensemble([member(0), member(1)]), random_features(2)
+    machines = [Machine.of([[(9,)]]), Machine.of([])]
+    state = together.start(together.encode(features))
+    found = constrained_beam_search(together.step, state, machines, 3, 8, CPU)
+    plain = beam_search(together.step, state, 2, 3, 8, CPU)
+    assert 9 in found.tokens[0, 0].tolist()
+    torch.testing.assert_close(found.scores[1], plain.scores[1])
 
 
 def test_members_may_read_different_streams() -> None:

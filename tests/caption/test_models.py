@@ -11,6 +11,7 @@ from torch import Tensor
 
 from caption import checkpoint
 from caption.captioner import Captioner
+from caption.constrained import Machine, constrained_beam_search
 from caption.decode import beam_search, greedy
 from caption.features import Features
 from caption.losses import cross_entropy
@@ -171,6 +172,24 @@ def test_a_wide_beam_finds_the_likeliest_of_all_captions(name: str) -> None:
     torch.testing.assert_close(beam.scores[0, 0], scores[best])
     found = beam.tokens[0, 0]
     assert torch.equal(found, every[best].masked_fill(behind[best], PAD)[: len(found)])
+
+
+def test_constraints_are_held_and_none_is_beam_search(name: str) -> None:
+    model = build(name)
+    cpu, machines = torch.device("cpu"), [Machine.of([]), Machine.of([[(5, 6)], [(9,)]])]
+    features = random_features(2)
+    with torch.no_grad():
+        state = model.start(model.encode(features))
+        found = constrained_beam_search(model.step, state, machines, 2, 6, cpu)
+        plain = beam_search(model.step, state, 2, 2, 6, cpu)
+        alone = model.start(model.encode(only(features, 1)))
+        second = constrained_beam_search(model.step, alone, machines[1:], 2, 6, cpu)
+    length = min(found.tokens.shape[-1], plain.tokens.shape[-1])
+    assert torch.equal(found.tokens[0, :, :length], plain.tokens[0, :, :length])
+    torch.testing.assert_close(found.scores[0], plain.scores[0])
+    said = found.tokens[1, 0].tolist()
+    assert 9 in said and (5, 6) in zip(said, said[1:], strict=False)
+    torch.testing.assert_close(second.scores[0], found.scores[1])
 
 
 def test_saves_and_loads(name: str, tmp_path: Path) -> None:
