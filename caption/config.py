@@ -58,9 +58,18 @@ class VocabularyConfig:
 
     min_count: int = 5  # a word must be seen so often (M2: 5)
     splits: tuple[str, ...] = ("train",)  # counted splits; M2's papers used train and val
+    vectors: str | None = None  # text file of word vectors (GloVe's), for model.vectors
+    extra: str | None = None  # file of words to know beside those, a line each; with vectors only
+    without_vector: float = 0.1  # largest share of the captions' words to be learned without one
 
     def __post_init__(self) -> None:
         _positive(vocabulary__min_count=self.min_count)
+        _share(vocabulary__without_vector=self.without_vector)
+        if self.extra is not None and self.vectors is None:
+            raise CaptionError(
+                f"vocabulary.extra is {self.extra!r} without vocabulary.vectors: no caption teaches"
+                " these words, so they need vectors; give the file: -o vocabulary.vectors=FILE"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,8 @@ MODELS: dict[str, Entry] = {
             "random_positions": {"positions": "random"},
             "narrow_heads": {"head_width": 5, "value_width": 3},
             "boxes": {"boxes": True},
+            "word_vectors": {"vectors": 6},
+            "word_vectors_and_bias": {"vectors": 6, "output_bias": True},
         },
     ),
     "meshed_memory": Entry(

@@ -34,6 +34,7 @@ from caption.config import choice
 from caption.errors import CaptionError
 from caption.features import Features
 from caption.vocabulary import PAD
+from caption.word_vectors import VectorOutput, VectorWords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class TransformerConfig:
     double_norm: bool = False  # a second add-and-norm around every attention (DLCT, S2, DIFNet)
     output_bias: bool = False  # a bias for each word behind the last linear map
     positions: str = "sinusoids"  # of words; or `random`: a fixed random table (M2's release)
+    vectors: int | None = None  # width of given, frozen word vectors (GloVe: 300); null: learned
 
     def __post_init__(self) -> None:
         if self.head_width is None and self.width % self.heads:
@@ -62,6 +64,8 @@ class TransformerConfig:
                 f"model.width is {self.width}, wanted a multiple of model.heads ({self.heads})"
             )
         choice("model.positions", self.positions, ("sinusoids", "random"))
+        if self.vectors is not None and self.vectors < 1:
+            raise CaptionError(f"model.vectors is {self.vectors}, wanted 1 or more, or null")
         if not 0 <= self.dropout < 1:
             raise CaptionError(f"model.dropout is {self.dropout}, wanted 0 <= dropout < 1")
 
@@ -303,13 +307,21 @@ class Transformer(Captioner):
         self.encoder = nn.ModuleList(
             EncoderLayer(config, slots.self_attention(config)) for _ in range(config.encoder_layers)
         )
-        self.words = nn.Embedding(vocabulary, config.width, padding_idx=PAD)
+        self.words: nn.Embedding | VectorWords
+        if config.vectors is None:
+            self.words = nn.Embedding(vocabulary, config.width, padding_idx=PAD)
+        else:
+            self.words = VectorWords(vocabulary, config.vectors, config.width)
         self.positions: Tensor
         self.register_buffer("positions", _positions(config))  # (max_words + 1, D)
         self.decoder = nn.ModuleList(
             DecoderLayer(config, slots, layer) for layer in range(config.decoder_layers)
         )
-        self.output = nn.Linear(config.width, vocabulary, bias=config.output_bias)
+        self.output: nn.Linear | VectorOutput
+        if isinstance(self.words, VectorWords):
+            self.output = VectorOutput(self.words, config.width, config.output_bias)
+        else:
+            self.output = nn.Linear(config.width, vocabulary, bias=config.output_bias)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)

@@ -2,6 +2,7 @@
 
 config.yaml      the recipe as resolved, the paths given, the features' fingerprint
 vocab.json       the words in id order
+vectors.json     of runs on given word vectors: which words have one, and the file's sha256
 best/ last/      checkpoints
 metrics.jsonl    a line per update and per validation
 results/ scores/ SPLIT.json
@@ -24,6 +25,7 @@ from caption.registry import entry
 from caption.vocabulary import Vocabulary
 from extract.cache import FeatureCache, differences
 from pipeline import recipe as recipes
+from pipeline import word_vectors
 from pipeline.errors import PipelineError, WrongUsage
 from pipeline.recipe import Recipe
 
@@ -68,9 +70,12 @@ class RunFolder:
         return Vocabulary.load(self.path / "vocab.json")
 
     def build(self, vocabulary: Vocabulary) -> Captioner:
-        """The captioner with fresh weights."""
-        model = entry(self.recipe.model_name())
-        return model.build(self.recipe.model_config(), self.widths, len(vocabulary))
+        """The captioner with fresh weights; given word vectors come with the checkpoint's."""
+        config = self.recipe.model_config()
+        model = entry(self.recipe.model_name()).build(config, self.widths, len(vocabulary))
+        if (self.path / word_vectors.FILE).exists():
+            word_vectors.rebuild(self.path, model, vocabulary)
+        return model
 
     def load(self, device: torch.device) -> tuple[Captioner, Vocabulary]:
         """The best captioner so far, ready to decode."""

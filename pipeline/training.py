@@ -30,7 +30,9 @@ from extract.cache import FeatureCache
 from extract.lock import Lock
 from extract.writer import ALL
 from pipeline import recipe as recipes
+from pipeline import word_vectors
 from pipeline.decoding import decode_ids
+from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.processes import Interruption
@@ -65,6 +67,8 @@ def train(
     Raises PipelineError when `out` holds a run made otherwise, and KeyboardInterrupt when
     interrupted; once updates have begun, the state is saved first.
     """
+    word_vectors.check_settings(recipe)
+    recipe = _with_whole_paths(recipe)
     cache = FeatureCache(features)
     widths = {name: stream.width for name, stream in cache.streams.items()}
     stream_widths(recipe.model_config(), widths)
@@ -78,11 +82,15 @@ def train(
         widths=widths,
     )
     texts = _texts(data, recipe, cache)
-    vocabulary = _vocabulary(data, texts, recipe)
+    vocabulary, extra = _vocabulary(data, texts, recipe)
     torch.manual_seed(recipe.seed)
     model = run.build(vocabulary)  # before anything is written: a refused start leaves no folder
+    vectors = None
+    if recipe.vocabulary.vectors is not None and checkpoint.find(out / "last") is None:
+        vectors = word_vectors.find_vectors(recipe, vocabulary, extra)
+        vectors.put_into(model)
     with _alone(out):
-        _describe(run, vocabulary)
+        _describe(run, vocabulary, vectors)
         return run, _trained(run, model, cache, texts, vocabulary, device)
 
 
@@ -236,7 +244,19 @@ def _as_scored(rule: str, captions: Sequence[str]) -> list[str]:
     return ptb_tokenize(list(captions)) if rule == "m2" else list(captions)
 
 
-def _vocabulary(data: CaptionData, texts: Texts, recipe: Recipe) -> Vocabulary:
+def _with_whole_paths(recipe: Recipe) -> Recipe:
+    """The recipe with the files it names as paths from anywhere."""
+    words = recipe.vocabulary
+    vectors, extra = (
+        None if p is None else str(Path(p).resolve()) for p in (words.vectors, words.extra)
+    )
+    return replace(recipe, vocabulary=replace(words, vectors=vectors, extra=extra))
+
+
+def _vocabulary(
+    data: CaptionData, texts: Texts, recipe: Recipe
+) -> tuple[Vocabulary, tuple[str, ...]]:
+    """The words, and those of them that `vocabulary.extra` alone has."""
     counted: list[Caption] = []
     for split in recipe.vocabulary.splits:
         if split == "train":
@@ -247,11 +267,29 @@ def _vocabulary(data: CaptionData, texts: Texts, recipe: Recipe) -> Vocabulary:
             images = _first(data.split(split), recipe.data.captions)
             found = _tokens(images, data, recipe.data.tokenizer)
         counted += [text for captions in found.values() for text in captions]
-    return Vocabulary.build(counted, min_count=recipe.vocabulary.min_count)
+    settings = recipe.vocabulary
+    listed = _listed_words(Path(settings.extra), recipe.data.tokenizer) if settings.extra else []
+    vocabulary = Vocabulary.build(counted, min_count=settings.min_count, extra=listed)
+    known = Vocabulary.build(counted, min_count=settings.min_count)
+    return vocabulary, vocabulary.words[len(known) :]
 
 
-def _describe(run: RunFolder, vocabulary: Vocabulary) -> None:
-    """Write `config.yaml` and `vocab.json`, or see that those there are the same."""
+def _listed_words(path: Path, rule: str) -> list[str]:
+    """The words of a file, a word or phrase a line, tokenised as captions are."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{path}: cannot be read as a list of words ({error})") from error
+    if rule == "m2":
+        return [word for words in spacy_tokenize(lines) for word in words]
+    texts = ptb_tokenize(lines) if rule == "ptb" else lines
+    return [word for text in texts for word in text.split()]
+
+
+def _describe(
+    run: RunFolder, vocabulary: Vocabulary, vectors: word_vectors.GivenVectors | None
+) -> None:
+    """Write `config.yaml`, `vocab.json`, `vectors.json`, or see that those there are the same."""
     config = run.path / "config.yaml"
     wanted = recipes.to_plain(run.settings())
     if config.exists():
@@ -270,15 +308,23 @@ def _describe(run: RunFolder, vocabulary: Vocabulary) -> None:
                 f"{run.path}: the captions now give another vocabulary ({'; '.join(lines)}); give"
                 " another --out, or the captions of the first time"
             )
+        record = run.path / word_vectors.FILE
+        if vectors is not None and read_json(record) != vectors.record:
+            raise PipelineError(
+                f"{record}: the file of vectors is another now (sha256"
+                f" {vectors.record['sha256']}); give another --out, or the file of the first time"
+            )
         return
-    names = [path.name for path in run.path.iterdir()]
-    strange = [name for name in names if name != "vocab.json" and not name.startswith(".lock")]
+    names = {path.name for path in run.path.iterdir() if not path.name.startswith(".lock")}
+    strange = names - {"vocab.json", word_vectors.FILE}
     if strange:
         raise PipelineError(
             f"{run.path} is no run folder but holds {', '.join(sorted(strange)[:5])}; give an empty"
             " or new folder as --out"
         )
     write_text(run.path / "vocab.json", vocabulary.to_json())
+    if vectors is not None:
+        write_text(run.path / word_vectors.FILE, word_vectors.to_json(vectors.record))
     write_text(config, recipes.dump(wanted))
 
 

@@ -248,5 +248,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "six_layers": {"encoder_layers": 6, "decoder_layers": 6},
     "norm_of_sum": {"norm": "sum"},
     "attention_on_attention": {"attention_on_attention": True},
+    "word_vectors": {"vectors": 6},
     "release": {"rows": 7, "attend_padding": True, "positions": "random"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,15 @@ def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path
         writer.commit(records)
     captions.write_text(json.dumps({"dataset": "toy", "images": entries}), encoding="utf-8")
     return cache, captions
+
+
+def write_glove(path: Path, words: Sequence[str], width: int, seed: int = 0) -> Path:
+    """A text file of word vectors as GloVe's."""
+    random = np.random.default_rng(seed)
+    rows = zip(words, random.normal(size=(len(words), width)), strict=True)
+    lines = [" ".join([word, *(f"{value:.4f}" for value in row)]) for word, row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def random_features(images: int = 3, rows: int = 5, width: int = WIDTH, seed: int = 0) -> Features:

@@ -31,7 +31,8 @@ from pipeline import recipe as recipes
 from pipeline.commands.train import command
 from pipeline.errors import WrongUsage
 from pipeline.training import _texts
-from tests.caption.toy import write_toy
+from pipeline.word_vectors import find_vectors
+from tests.caption.toy import write_glove, write_toy
 
 CPU = torch.device("cpu")
 STREAMS = {  # stream -> width, grid shape of an image
@@ -58,10 +59,23 @@ def features(needs: tuple[str, ...], images: int) -> Features:
     return Features(rows=rows, mask=mask, boxes=boxes, sizes=sizes, grid_shape=shapes)
 
 
-def build(recipe: recipes.Recipe, words: int) -> Captioner:
+def build(recipe: recipes.Recipe, words: int, folder: Path) -> Captioner:
+    """The recipe's captioner; where it wants word vectors, some words get them from a file."""
     torch.manual_seed(0)
     widths = {stream: width for stream, (width, _) in STREAMS.items()}
-    return entry(recipe.model_name()).build(recipe.model_config(), widths, words)
+    model = entry(recipe.model_name()).build(recipe.model_config(), widths, words)
+    if recipe.model_config().vectors is not None:
+        glove = write_glove(folder / "glove.txt", [f"w{n}" for n in range(12)], 300)
+        settings = dataclasses.replace(
+            recipe.vocabulary, vectors=str(glove), without_vector=1 - 12 / words
+        )
+        recipe = dataclasses.replace(recipe, vocabulary=settings)
+        find_vectors(recipe, vocabulary(words), ()).put_into(model)
+    return model
+
+
+def vocabulary(words: int) -> Vocabulary:
+    return Vocabulary([*SPECIALS, *(f"w{n}" for n in range(words - 4))])
 
 
 class OneBatch:
@@ -83,7 +97,7 @@ def test_a_recipe_trains_and_decodes_with_the_tiny_overlay(name: str, tmp_path: 
     scst = dataclasses.replace(recipe.scst, epochs=1)
     recipe = dataclasses.replace(recipe, xe=xe, scst=scst)
     words = 30
-    model = build(recipe, words)
+    model = build(recipe, words, tmp_path)
     seen = features(model.needs, 2)
     tokens = torch.tensor([[BOS, 5, 6, 7, EOS], [BOS, 8, 9, EOS, PAD]])
     batch: Any = OneBatch(Batch(ids=("a", "b"), features=seen, tokens=tokens))
@@ -104,7 +118,7 @@ def test_a_recipe_trains_and_decodes_with_the_tiny_overlay(name: str, tmp_path: 
         tmp_path,
         xe=batch,
         scst=batch,
-        vocabulary=Vocabulary([*SPECIALS, *(f"w{n}" for n in range(words - 4))]),
+        vocabulary=vocabulary(words),
         validate=validate,
         reward=reward,
         device=CPU,
@@ -117,9 +131,9 @@ def test_a_recipe_trains_and_decodes_with_the_tiny_overlay(name: str, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(recipes.shipped()))
-def test_a_recipe_steps_and_decodes_at_full_size(name: str) -> None:
+def test_a_recipe_steps_and_decodes_at_full_size(name: str, tmp_path: Path) -> None:
     recipe = recipes.load(name)
-    model = build(recipe, COCO_WORDS)
+    model = build(recipe, COCO_WORDS, tmp_path)
     seen = features(model.needs, 1)
     tokens = torch.tensor([[BOS, 5, 6, 7, EOS]])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=recipe.xe.betas)
@@ -203,5 +217,5 @@ def test_m2_learns_from_five_captions_of_an_image_in_its_own_words(tmp_path: Pat
     assert len(first) == 5 and first[1] == ("a", "4-way", " ", "stop1", "here", "'s", "one")
     scored = next(iter(texts.validation_references.values()))
     assert len(scored) == 5 and scored[1] == "a 4-way stop1 here 's one"
-    vocabulary = Vocabulary.build(first, min_count=1)
-    assert [vocabulary.words[n] for n in vocabulary.encode(first[1])[1:-1]] == list(first[1])
+    known = Vocabulary.build(first, min_count=1)
+    assert [known.words[n] for n in known.encode(first[1])[1:-1]] == list(first[1])
