@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -48,13 +48,21 @@ class FeatureSource:
     """Feature batches of a cache's images.
 
     `shuffled` gives every image the features of another one (new pairs for each `key` of
-    `batch`): what is learned or decoded then has seen no image, only language.
+    `batch`): what is learned or decoded then has seen no image, only language. `names` has the
+    ids in the cache of images that go by another id there.
     """
 
     def __init__(
-        self, cache: FeatureCache, streams: Sequence[str], *, shuffled: bool = False, seed: int = 0
+        self,
+        cache: FeatureCache,
+        streams: Sequence[str],
+        *,
+        shuffled: bool = False,
+        seed: int = 0,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self.cache = cache
+        self.names = names or {}
         self.streams = tuple(streams)
         self.shuffled = shuffled
         self.seed = seed
@@ -70,7 +78,8 @@ class FeatureSource:
 
     def features(self, ids: Sequence[str]) -> Features:
         """The features of these very images."""
-        return collate([self.cache.read(image, self.streams) for image in ids], self.streams)
+        there = [self.names.get(image, image) for image in ids]
+        return collate([self.cache.read(image, self.streams) for image in there], self.streams)
 
 
 def check_features(

@@ -18,6 +18,7 @@ COMMANDS = {
     "extract": "Photographs to a feature cache.",
     "train": "Feature cache and captions to a trained captioner.",
     "eval": "Decode a split and score it, or score anybody's results.",
+    "constraints": "Words that captions are to hold, from detections.",
     "caption": "Photographs to captions with a trained run.",
     "explain": "Why a captioner said each word, drawn over the photograph.",
     "report": "One self-contained HTML page about a run.",

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from caption.batches import FeatureSource, check_features
 from caption.captioner import Captioner
 from caption.config import DecodingConfig
-from caption.data import read_captions
+from caption.constrained import MOST, SATISFY, Machine, constrained_beam_search
+from caption.data import CaptionData, CaptionedImage, read_captions
 from caption.decode import beam_search
 from caption.vocabulary import Vocabulary
+from extract.cache import FeatureCache, image_id_of
+from pipeline.constraints import asked_of, read_constraints
 from pipeline.ensembles import check_runs, load_runs
 from pipeline.entries import images_of
 from pipeline.files import write_text
 from pipeline.progress import Progress
 from pipeline.results import as_given, write_results
 from pipeline.run_folder import choose_device, open_run
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +37,15 @@ class Captions:
 
     captions: dict[str, list[str]]
     scores: dict[str, list[float]]
+    satisfied: dict[str, int] = field(default_factory=dict)  # constraints that the best one holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """Words that captions are to hold: an image's machine, and how many constraints to satisfy."""
+
+    machines: Mapping[str, Machine]
+    satisfy: int = SATISFY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +57,8 @@ class Decoded:
     captions: Path  # the caption file
     references: dict[str, list[str]]
     train_captions: list[str]
+    constraints: dict[str, Any] | None = None  # what was asked by them and what came of it
+    remarks: list[str] = field(default_factory=list)  # what was left out of that
 
 
 def decode_ids(
@@ -52,19 +70,26 @@ def decode_ids(
     device: torch.device,
     keep: int = 1,
     progress: Progress | None = None,
+    wish: Wish | None = None,
 ) -> Captions:
-    """Beam-search captions of images, `keep` each, best first."""
+    """Beam-search captions of images, `keep` each, best first; with a wish by constraints."""
     captions: dict[str, list[str]] = {}
     scores: dict[str, list[float]] = {}
+    satisfied: dict[str, int] = {}
     owners = source.assigned(ids, "decode")
-    for first in range(0, len(ids), settings.images):
-        batch = ids[first : first + settings.images]
+    for batch in _batches(ids, settings.images, wish):
         features = source.features([owners[image] for image in batch]).to(device)
         with torch.no_grad():
             state = model.start(model.encode(features))
-            found = beam_search(
-                model.step, state, len(batch), settings.beam, settings.max_words, device, keep
-            )
+            beam, length = settings.beam, settings.max_words
+            if wish is None:
+                found = beam_search(model.step, state, len(batch), beam, length, device, keep)
+            else:
+                machines = [wish.machines[image] for image in batch]
+                found = constrained_beam_search(
+                    model.step, state, machines, beam, length, device, keep, wish.satisfy
+                )
+                satisfied.update(zip(batch, found.satisfied[:, 0].tolist(), strict=True))
         rows, values = found.tokens.tolist(), found.scores.tolist()
         for image, row, value in zip(batch, rows, values, strict=True):
             there = [k for k, score in enumerate(value) if score > float("-inf")]
@@ -75,7 +100,27 @@ def decode_ids(
             scores[image] = [value[k] for k in there]
         if progress is not None:
             progress.update(len(batch))
-    return Captions(captions=captions, scores=scores)
+    return Captions(
+        captions={image: captions[image] for image in ids},
+        scores={image: scores[image] for image in ids},
+        satisfied=satisfied,
+    )
+
+
+def _batches(ids: Sequence[str], images: int, wish: Wish | None) -> Iterator[Sequence[str]]:
+    """The images in batches; those with constraints by the number of states they need.
+
+    Each state has a beam of its own, so images of more states than single words need are decoded
+    fewer at a time.
+    """
+    if wish is None:
+        yield from (ids[first : first + images] for first in range(0, len(ids), images))
+        return
+    states = {image: len(wish.machines[image].others) for image in ids}
+    for count, same in groupby(sorted(ids, key=states.__getitem__), key=states.__getitem__):
+        group = list(same)
+        size = max(1, images * 2**MOST // max(2**MOST, count))
+        yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
 def decode_split(
@@ -89,35 +134,50 @@ def decode_split(
     beam: int | None = None,
     num_captions: int | None = None,
     shuffle: bool = False,
+    constraints: Path | None = None,
+    satisfy: int = SATISFY,
     device: str = "auto",
 ) -> Decoded:
     """Decode a split with a run's best checkpoint into `RUN/results/SPLIT.json`.
 
+    A caption file given in place of the run's may be without splits: all its images are decoded
+    then. Images whose ids the cache lacks are looked up by their file names.
+
     With `others` they and the run decode as an ensemble, which averages `average`; the file is
     then `SPLIT+OTHER.json`, in the first run. With `shuffle` every image gets another's features
     and the file is `SPLIT-shuffled.json`. `num_captions` also writes the n-best lists, widening
-    the beam if need be. Raises an error when features are missing or were made otherwise than
-    the run's.
+    the beam if need be. With `constraints`, a file of words that captions are to hold, `satisfy` of
+    an image's are wanted in its caption and the file is `SPLIT-constrained.json`. Raises an error
+    when features are missing or were made otherwise than the run's.
     """
     folder = open_run(run)
     where = choose_device(device)
     cache = folder.cache(features)
     check_runs(others, cache)
     data = read_captions(folder.caption_file(captions))
-    images = images_of(data, split)
+    images = _images(data, split, whole=captions is not None)
     ids = [image.image_id for image in images]
-    check_features(ids, cache, f"{split} images", str(data.path))
+    names = _names_in(cache, images)
+    check_features([names.get(i, i) for i in ids], cache, f"{split} images", str(data.path))
+    asked_for = read_constraints(constraints) if constraints is not None else None
     folder, model, vocabulary = load_runs([run, *others], average, where)
     settings = folder.recipe.decoding
     width = max(beam or settings.beam, num_captions or 1)
     settings = replace(settings, beam=width)
     shuffled = shuffle or folder.recipe.data.shuffle_features
-    source = FeatureSource(cache, model.needs, shuffled=shuffled, seed=folder.recipe.seed)
+    seed = folder.recipe.seed
+    source = FeatureSource(cache, model.needs, shuffled=shuffled, seed=seed, names=names)
+    asked = None
+    if asked_for is not None:
+        aliases = {i.image_id: [i.image_id, *_file_id(i)] for i in images}
+        asked = asked_of(asked_for, aliases, vocabulary)
+    wish = None if asked is None else Wish(machines=asked.machines, satisfy=satisfy)
     name = "+".join([split, *(other.resolve().name for other in others)])
     name = f"{name}-shuffled" if shuffle else name
+    name = f"{name}-constrained" if asked is not None else name
     with Progress(len(ids), unit="images", label=f"decode {name}") as progress:
         keep = num_captions or 1
-        found = decode_ids(model, ids, source, vocabulary, settings, where, keep, progress)
+        found = decode_ids(model, ids, source, vocabulary, settings, where, keep, progress, wish)
     path = folder.results(name)
     write_results(path, {as_given(image): texts[0] for image, texts in found.captions.items()})
     nbest = _write_nbest(path, found) if num_captions else None
@@ -128,7 +188,31 @@ def decode_split(
         captions=data.path,
         references={image.image_id: image.captions for image in images},
         train_captions=[text for image in train for text in image.captions],
+        constraints=None if asked is None else asked.record(satisfy, found.satisfied),
+        remarks=[] if asked is None else asked.remarks(),
     )
+
+
+def _images(data: CaptionData, split: str, *, whole: bool) -> list[CaptionedImage]:
+    """The images of a split; with `whole`, all those of a file without splits."""
+    if whole and all(image.split is None for image in data.images):
+        log.info("%s has no splits: all its images are taken as %r", data.path, split)
+        return data.images
+    return images_of(data, split)
+
+
+def _file_id(image: CaptionedImage) -> list[str]:
+    return [] if image.filename is None else [image_id_of(image.filename)]
+
+
+def _names_in(cache: FeatureCache, images: Sequence[CaptionedImage]) -> dict[str, str]:
+    """Image id -> id in the cache, where images go by their file names there and not by their ids.
+
+    So it is with nocaps, whose files have the ids of Open Images for names.
+    """
+    if any(image.image_id in cache for image in images):
+        return {}
+    return {i.image_id: name for i in images for name in _file_id(i) if name in cache}
 
 
 def _write_nbest(results: Path, found: Captions) -> Path:

@@ -24,6 +24,8 @@ class Decoding:
     device: str = "auto"
     shuffle: bool = False  # every image gets the features of another
     ensemble: str | None = None  # the runs decode together: what is averaged
+    constraints: Path | None = None  # words that captions are to hold
+    satisfy: int = 2  # so many of an image's constraints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,8 @@ def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
             beam=decoding.beam,
             num_captions=decoding.captions_per_image,
             shuffle=decoding.shuffle,
+            constraints=decoding.constraints,
+            satisfy=decoding.satisfy,
             device=decoding.device,
         )
         own = {canonical_id(image): list(texts) for image, texts in decoded.references.items()}
@@ -70,7 +74,7 @@ def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
                 " give both the same captions: --captions FILE"
             )
         references, path = own, decoded.captions
-        training = frozenset(decoded.train_captions)
+        training = frozenset(decoded.train_captions) or None
         if sources and sources[0].training == training:
             training = sources[0].training  # tokenised once
         sources.append(
@@ -80,6 +84,8 @@ def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
                 nbest=_nbest(decoded.nbest),
                 training=training,
                 scores_path=run / "scores" / decoded.results.name,
+                constraints=decoded.constraints,
+                remarks=tuple(decoded.remarks),
             )
         )
     return DecodedRuns(sources=sources, references=references, references_path=path)

@@ -103,4 +103,11 @@ def _remarks(one: Scored) -> list[str]:
     ]
     if kinds:
         lines.append(f"SPICE by kind: {', '.join(kinds)}")
+    asked = one.source.constraints
+    if asked is not None:
+        lines.append(
+            f"constraints: {asked['file']} (sha256 {asked['sha256'][:12]}), {asked['satisfy']} of"
+            f" an image's or all: {asked['images_with_constraints']:,} of {asked['images']:,}"
+            f" images have some, {asked['images_that_hold_them']:,} captions hold them"
+        )
     return lines + [f"warning: {warning}" for warning in one.warnings]

@@ -50,6 +50,8 @@ class Source:
     nbest: Mapping[str, Sequence[str]] | None = None  # raw captions per image, for mBLEU
     training: Collection[str] | None = None  # raw training captions, for novelty
     scores_path: Path | None = None  # where the scores are to be kept
+    constraints: Mapping[str, Any] | None = None  # that the captions were decoded with
+    remarks: tuple[str, ...] = ()  # about the decoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class Scored:
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.scores.warnings, *self.diversity.warnings]
+        return [*self.source.remarks, *self.scores.warnings, *self.diversity.warnings]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the values of single images, as plain values."""
@@ -78,6 +80,7 @@ class Scored:
             "diversity": self.diversity.to_dict(),
             "unavailable": scores.unavailable,
             "warnings": self.warnings,
+            "constraints": self.source.constraints,
             "signature": scores.signature,
         }
 

@@ -98,6 +98,10 @@ def _metrics(ctx: click.Context, option: click.Parameter, value: str) -> tuple[s
 )
 @click.option("--beam", type=click.IntRange(min=1), help="Runs: beam width (default: the run's).")
 @click.option("--num-captions", type=click.IntRange(min=1), help="Runs: captions per image.")
+@click.option("--constraints", type=_FILE, help="Runs: words to hold, of pipeline constraints.")
+@click.option(
+    "--satisfy", type=click.IntRange(min=0), help="Runs: so many of the constraints (default: 2)."
+)
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="Runs: cache.")
 @click.option("--captions", type=_FILE, help="Runs: caption file in place of the run's.")
 @click.option("--device", default="auto", show_default=True, help="Runs: auto, cpu or cuda.")
@@ -121,6 +125,11 @@ def command(ctx: click.Context, more: Sequence[Path], **options: Any) -> None:
 
     \b
     pipeline eval --run A --run B --ensemble probabilities
+
+    Or with words that the captions are to hold (constrained beam search):
+
+    \b
+    pipeline eval --run RUN --split test --constraints constraints.json
 
     MORE are further results files after --results, further runs after --run.
     """
@@ -175,10 +184,12 @@ def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
         wrong = [path for path in more if not path.is_dir()]
     else:
         names = ("beam", "num_captions", "features", "captions", "shuffle_features", "ensemble")
-        _only_for(options, names, "--run")
+        _only_for(options, (*names, "constraints"), "--run")
         wrong = [path for path in more if path.is_dir()]
         if not options["references"] and not options["submission"]:
             raise click.UsageError("--references FILE is missing: what to score the captions by")
+    if options["satisfy"] is not None and not options["constraints"]:
+        raise click.UsageError("--satisfy goes with --constraints only")
     if wrong:
         raise click.UsageError(f"{wrong[0]} is no {'run folder' if runs else 'results file'}")
     forms = {"--json": "as_json", "--markdown": "markdown", "--latex": "latex"}
@@ -222,6 +233,8 @@ def _score_runs(paths: Sequence[Path], options: dict[str, Any], settings: Settin
         device=options["device"],
         shuffle=options["shuffle_features"],
         ensemble=options["ensemble"],
+        constraints=options["constraints"],
+        satisfy=2 if options["satisfy"] is None else options["satisfy"],
     )
     decoded = decode_runs(paths, decoding)
     evaluation = _evaluated(

@@ -65,7 +65,7 @@ def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path
 def write_glove(path: Path, words: Sequence[str], width: int, seed: int = 0) -> Path:
     """A text file of word vectors as GloVe's."""
     random = np.random.default_rng(seed)
-    rows = zip(words, random.normal(size=(len(words), width)), strict=True)
+    rows = zip(words, random.normal(scale=0.3, size=(len(words), width)), strict=True)
     lines = [" ".join([word, *(f"{value:.4f}" for value in row)]) for word, row in rows]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

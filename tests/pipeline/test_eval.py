@@ -273,6 +273,8 @@ class FakeDecoded:
     )
     train_captions: tuple[str, ...] = ("a man on a horse", "a bird")
     nbest: Path | None = None
+    constraints: dict[str, Any] | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @pytest.fixture
