@@ -46,10 +46,8 @@ class Vocabulary:
         return len(self.words)
 
     @classmethod
-    def build(
-        cls, captions: Iterable[Caption], *, min_count: int, extra: Iterable[str] = ()
-    ) -> Vocabulary:
-        """Every word seen at least `min_count` times in the captions, the `extra` ones behind."""
+    def build(cls, captions: Iterable[Caption], *, min_count: int) -> Vocabulary:
+        """Every word seen at least `min_count` times in the captions."""
         counts = Counter(word for caption in captions for word in words_of(caption))
         kept = [word for word, count in counts.items() if count >= min_count]
         kept = [word for word in kept if word not in SPECIALS]
@@ -58,8 +56,7 @@ class Vocabulary:
                 f"no word is seen {min_count} times or more ({len(counts)} different words);"
                 " type -o vocabulary.min_count=1"
             )
-        words = [*SPECIALS, *sorted(kept, key=lambda word: (-counts[word], word))]
-        return cls(list(dict.fromkeys([*words, *extra])))
+        return cls([*SPECIALS, *sorted(kept, key=lambda word: (-counts[word], word))])
 
     def encode(self, caption: Caption, max_words: int | None = None) -> list[int]:
         """`<bos> words <eos>` of a caption.

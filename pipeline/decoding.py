@@ -41,8 +41,8 @@ class Captions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """Words that captions are to hold: an image's machine, and how many constraints to satisfy."""
+class ImageConstraints:
+    """The machine of each image's constraints, and how many of them a caption is to satisfy."""
 
     machines: Mapping[str, Machine]
     satisfy: int = SATISFY
@@ -70,24 +70,24 @@ def decode_ids(
     device: torch.device,
     keep: int = 1,
     progress: Progress | None = None,
-    wish: Wish | None = None,
+    constraints: ImageConstraints | None = None,
 ) -> Captions:
-    """Beam-search captions of images, `keep` each, best first; with a wish by constraints."""
+    """Beam-search captions of images, `keep` each, best first, under constraints where given."""
     captions: dict[str, list[str]] = {}
     scores: dict[str, list[float]] = {}
     satisfied: dict[str, int] = {}
     owners = source.assigned(ids, "decode")
-    for batch in _batches(ids, settings.images, wish):
+    for batch in _batches(ids, settings.images, constraints):
         features = source.features([owners[image] for image in batch]).to(device)
         with torch.no_grad():
             state = model.start(model.encode(features))
             beam, length = settings.beam, settings.max_words
-            if wish is None:
+            if constraints is None:
                 found = beam_search(model.step, state, len(batch), beam, length, device, keep)
             else:
-                machines = [wish.machines[image] for image in batch]
+                machines = [constraints.machines[image] for image in batch]
                 found = constrained_beam_search(
-                    model.step, state, machines, beam, length, device, keep, wish.satisfy
+                    model.step, state, machines, beam, length, device, keep, constraints.satisfy
                 )
                 satisfied.update(zip(batch, found.satisfied[:, 0].tolist(), strict=True))
         rows, values = found.tokens.tolist(), found.scores.tolist()
@@ -107,16 +107,18 @@ def decode_ids(
     )
 
 
-def _batches(ids: Sequence[str], images: int, wish: Wish | None) -> Iterator[Sequence[str]]:
+def _batches(
+    ids: Sequence[str], images: int, constraints: ImageConstraints | None
+) -> Iterator[Sequence[str]]:
     """The images in batches; those with constraints by the number of states they need.
 
     Each state has a beam of its own, so images of more states than single words need are decoded
     fewer at a time.
     """
-    if wish is None:
+    if constraints is None:
         yield from (ids[first : first + images] for first in range(0, len(ids), images))
         return
-    states = {image: len(wish.machines[image].others) for image in ids}
+    states = {image: len(constraints.machines[image].others) for image in ids}
     for count, same in groupby(sorted(ids, key=states.__getitem__), key=states.__getitem__):
         group = list(same)
         size = max(1, images * 2**MOST // max(2**MOST, count))
@@ -171,13 +173,13 @@ def decode_split(
     if asked_for is not None:
         aliases = {i.image_id: [i.image_id, *_file_id(i)] for i in images}
         asked = asked_of(asked_for, aliases, vocabulary)
-    wish = None if asked is None else Wish(machines=asked.machines, satisfy=satisfy)
+    under = None if asked is None else ImageConstraints(machines=asked.machines, satisfy=satisfy)
     name = "+".join([split, *(other.resolve().name for other in others)])
     name = f"{name}-shuffled" if shuffle else name
     name = f"{name}-constrained" if asked is not None else name
     with Progress(len(ids), unit="images", label=f"decode {name}") as progress:
         keep = num_captions or 1
-        found = decode_ids(model, ids, source, vocabulary, settings, where, keep, progress, wish)
+        found = decode_ids(model, ids, source, vocabulary, settings, where, keep, progress, under)
     path = folder.results(name)
     write_results(path, {as_given(image): texts[0] for image, texts in found.captions.items()})
     nbest = _write_nbest(path, found) if num_captions else None

@@ -86,6 +86,12 @@ class RunFolder:
                 f" {shlex.quote(str(self.path))}"
             )
         vocabulary = self.vocabulary()
+        record = self.path / word_vectors.FILE
+        if self.recipe.model_config().vectors is not None and not record.exists():
+            raise PipelineError(
+                f"{record}: not there, but it says which words have given vectors; copy it from"
+                " where the run was trained"
+            )
         model = self.build(vocabulary)
         checkpoint.load_model(best, model)
         return model.to(device).eval(), vocabulary

@@ -268,10 +268,12 @@ def _vocabulary(
             found = _tokens(images, data, recipe.data.tokenizer)
         counted += [text for captions in found.values() for text in captions]
     settings = recipe.vocabulary
-    listed = _listed_words(Path(settings.extra), recipe.data.tokenizer) if settings.extra else []
-    vocabulary = Vocabulary.build(counted, min_count=settings.min_count, extra=listed)
     known = Vocabulary.build(counted, min_count=settings.min_count)
-    return vocabulary, vocabulary.words[len(known) :]
+    if settings.extra is None:
+        return known, ()
+    listed = _listed_words(Path(settings.extra), recipe.data.tokenizer)
+    extra = tuple(word for word in dict.fromkeys(listed) if word not in known.ids)
+    return Vocabulary([*known.words, *extra]), extra
 
 
 def _listed_words(path: Path, rule: str) -> list[str]:

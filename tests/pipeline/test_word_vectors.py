@@ -59,6 +59,9 @@ def test_the_run_folder_alone_rebuilds_the_captioner(
     assert decode_split(run.path, "test").results.is_file()
     again, position = train(open_run(run.path).recipe, captions, cache, run.path, CPU)
     assert position.stage == "done"  # a finished run needs the file no more
+    (run.path / "vectors.json").unlink()
+    with pytest.raises(PipelineError, match="vectors.json: not there.*copy it from"):
+        open_run(run.path).load(CPU)
 
 
 def test_a_run_stopped_before_its_first_checkpoint_wants_the_same_file(
