@@ -24,7 +24,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _NAMED = 10
 
 
-@click.group("constraints", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def command() -> None:
     """Words that captions are to hold, for `pipeline eval --constraints`."""
 
@@ -43,7 +43,7 @@ def _shared(decorated: Any) -> Any:
     return decorated
 
 
-@command.command(context_settings={"help_option_names": ["-h", "--help"]})
+@command.command()
 @click.argument("detections", type=_FILE)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Constraints file.")
 @click.option("--hierarchy", type=_FILE, help="Open Images' class hierarchy (JSON).")
@@ -88,7 +88,7 @@ def make(detections: Path, out: Path, as_json: bool, **options: Any) -> None:
     click.echo(f"next: pipeline eval --run RUN --constraints {out}")
 
 
-@command.command(context_settings={"help_option_names": ["-h", "--help"]})
+@command.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="List of words.")
 @click.option("--hierarchy", required=True, type=_FILE, help="Open Images' class hierarchy (JSON).")
 @_shared
