@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extract.nearest import hint
 from pipeline.entries import read_json, shown
 from pipeline.errors import PipelineError, WrongUsage
-from pipeline.nearest import hint
 
 Box = tuple[float, float, float, float]  # x1 y1 x2 y2, in any unit
 
