@@ -171,8 +171,9 @@ class ClassHierarchy:
 
 
 def _near(name: str, known: Mapping[str, Any]) -> str:
-    found = hint(name, known)
-    return found if "did you mean" in found else ""
+    """The nearest class as a question; the hierarchy's hundreds are not listed."""
+    near, _, listed = hint(name, known).partition(" There are ")
+    return near if listed else ""
 
 
 def read_hierarchy(path: Path, names: Mapping[str, str]) -> ClassHierarchy:
