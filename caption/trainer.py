@@ -100,7 +100,7 @@ class Trainer:
         if checkpoint.find(self.folder / "last") is not None:
             self._resume()
         else:
-            log.info("%s: no checkpoint yet, starting at the beginning", self.folder)
+            log.info("%s: a new run", self.folder)
             torch.manual_seed(self.config.seed)
             self.metrics.write_bytes(b"")
         self.saved = time.monotonic()

@@ -259,9 +259,13 @@ class Scorer(Closing, Generic[Image]):
         warnings = []
         empty = [image for image, text in candidates.items() if not text.split()]
         if empty:
-            named = ", ".join(str(image) for image in empty[:_NAMED])
-            more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
-            warnings.append(f"{len(empty)} captions have no word and score 0: {named}{more}")
+            warnings.append(f"captions without a word score 0: {_listed(empty)}")
+        wordless = [i for i, texts in self.references.items() if not all(t.split() for t in texts)]
+        if wordless:
+            warnings.append(
+                "references without a word lower what their images score; of images"
+                f" {_listed(wordless)}"
+            )
         if "cider" in self.metrics and self.table is None:
             known = cider_warnings(self.references)
             images = len(self.references)
@@ -299,6 +303,11 @@ class Scorer(Closing, Generic[Image]):
 
 
 _TOKENIZERS = {"ptb": "ptb3.4.1-python", "java": "ptb3.4.1-java"}
+
+
+def _listed(images: Sequence[int | str]) -> str:
+    named = ", ".join(str(image) for image in images[:_NAMED])
+    return named + (f" and {len(images) - _NAMED} more" if len(images) > _NAMED else "")
 
 
 def _table_text(table: DocumentFrequency | None, images: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -39,7 +40,9 @@ def image_id_of(name: str) -> str:
     """The image id of a file name: COCO's number without zeros in front, else the name.
 
     Of suffixes those of images are cut off and no others, so an id such as `v1.2` stays whole.
+    Accented letters become composed ones (NFC): some file systems take names apart.
     """
+    name = unicodedata.normalize("NFC", name)
     path = PurePosixPath(name.replace("\\", "/"))
     stem = path.stem if path.suffix.lower() in SUFFIXES else path.name
     coco = _COCO.fullmatch(stem)

@@ -164,13 +164,13 @@ def _head(path: Path) -> bytes:
 def _check_size(path: Path, size: tuple[int, int], limits: ImageLimits) -> None:
     width, height = size
     if width * height > limits.max_pixels:
-        wanted = f"wanted at most {limits.max_pixels:,} pixels (-o limits.max_pixels=...)"
+        wanted = f"wanted at most {limits.max_pixels:,} pixels (setting limits.max_pixels)"
         raise ImageError(path, "too-large", f"{width} x {height}, {wanted}")
     if min(size) < limits.min_side:
-        wanted = f"wanted sides of {limits.min_side} pixels or more (-o limits.min_side=...)"
+        wanted = f"wanted sides of {limits.min_side} pixels or more (setting limits.min_side)"
         raise ImageError(path, "too-small", f"{width} x {height}, {wanted}")
     if max(size) > limits.max_aspect * min(size):
-        wanted = f"wanted at most {limits.max_aspect:g} to 1 (-o limits.max_aspect=...)"
+        wanted = f"wanted at most {limits.max_aspect:g} to 1 (setting limits.max_aspect)"
         raise ImageError(path, "absurd-shape", f"{width} x {height}, {wanted}")
 
 

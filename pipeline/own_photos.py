@@ -58,19 +58,21 @@ def caption_photos(
     weights: Path | None = None,
     features: Path | None = None,
     device: str = "auto",
+    relative_ids: bool = False,
 ) -> Outcome:
     """Caption images; with `features` a ready cache is read instead of extracting.
 
     `weights` is the checkpoint of the run's detector; without it the preset's own is looked up.
 
-    With `others` they and the run decode as an ensemble, which averages `average`.
+    With `others` they and the run decode as an ensemble, which averages `average`. With
+    `relative_ids` images go by their path in the folder: files of one name can be captioned.
 
     Raises PipelineError when the features would differ from those the run was trained on, and
     WrongUsage where an input is itself a run folder.
     """
     where = choose_device(device)
     _refuse_runs(inputs, [run, *others])
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, relative_ids=relative_ids)
     folder, model, vocabulary = load_runs([run, *others], average, where)
     settings = folder.recipe.decoding
     settings = replace(settings, beam=max(beam or settings.beam, keep))

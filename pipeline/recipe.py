@@ -25,6 +25,7 @@ from extract.nearest import hint
 from pipeline.errors import USER_ERRORS, PipelineError, WrongUsage
 
 T = TypeVar("T")
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,8 +249,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     wanted: Any = Mapping if plain is Mapping else plain
     is_flag = isinstance(value, bool)
     if not isinstance(value, wanted) or (is_flag and wanted in (int, float)):
-        name = getattr(plain, "__name__", str(plain))
-        raise PipelineError(f"{where} is {value!r}, wanted a value of type {name}")
+        name = _NAMES.get(plain) or getattr(plain, "__name__", str(plain))
+        raise PipelineError(f"{where} is {value!r}, wanted {name}")
     return value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +40,12 @@ class Results:
 def canonical_id(image: int | str) -> str:
     """One spelling per image: `37209`, `"37209"`, `COCO_val2014_000000037209.jpg` -> "37209".
 
-    A file name loses its folder and suffix, a number its leading zeros; other ids stay.
+    A file name loses its folder and suffix, a number its leading zeros, accented letters become
+    composed ones; other ids stay.
     """
     if isinstance(image, int):
         return str(image)
+    image = unicodedata.normalize("NFC", image)
     file = _IMAGE_FILE.fullmatch(image.strip())
     name = file["stem"].strip() if file else image.strip()
     match = _COCO_NAME.fullmatch(name)

@@ -39,6 +39,14 @@ from pipeline.processes import SOME_FAILED
     help="Checkpoint of the run's detector (default: the preset's own, see weights list).",
 )
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
+@click.option(
+    "--id",
+    "ids",
+    type=click.Choice(["name", "relative-path"]),
+    default="name",
+    show_default=True,
+    help="Image ids: COCO's number or the file's stem, or the path in the folder.",
+)
 @click.option("--device", default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -50,6 +58,7 @@ def command(
     boxes: Path | None,
     weights: Path | None,
     features: Path | None,
+    ids: str,
     device: str,
     as_json: bool,
 ) -> int:
@@ -77,6 +86,7 @@ def command(
         weights=weights,
         features=features,
         device=device,
+        relative_ids=ids == "relative-path",
     )
     if as_json:
         entries = [

@@ -30,6 +30,8 @@ from pipeline.run_folder import choose_device
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+_SHOWN = 10  # failures told one by one
+
 
 @click.command()
 @click.argument("inputs", nargs=-1, type=click.Path(exists=True, path_type=Path))
@@ -181,8 +183,10 @@ def _show(summary: Summary, total: int, out: Path, share: Share, as_json: bool) 
         ranks = {"rank": share.rank, "world": share.world} if share.world > 1 else {}
         click.echo(json.dumps({**facts, "out": str(out), **ranks}))
         return
-    for failure in summary.failures[:10]:
+    for failure in summary.failures[:_SHOWN]:
         click.echo(f"failed: {failure.source.file}: {failure.reason}: {failure.detail}", err=True)
+    if len(summary.failures) > _SHOWN:
+        click.echo(f"failed: and {len(summary.failures) - _SHOWN} more", err=True)
     whose = f" (share {share.rank} of {share.world})" if share.world > 1 else ""
     click.echo(
         f"{out}{whose}: {summary.done} images extracted, {summary.already} already there,"

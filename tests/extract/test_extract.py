@@ -282,6 +282,16 @@ def test_no_usable_image_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "a.jpg: empty-file" in capsys.readouterr().err
 
 
+def test_ten_failures_are_told_and_the_others_counted(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for number in range(12):
+        (tmp_path / f"empty{number}.jpg").write_bytes(b"")
+    assert run("extract", photos, tmp_path, *OPTIONS, "--out", tmp_path / "out") == 3
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed: ")]
+    assert len(told) == 11 and told[-1] == "failed: and 2 more"
+
+
 def test_dry_run_writes_nothing(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -62,10 +62,16 @@ def test_exit_codes(
 
     monkeypatch.setattr("pipeline.commands.caption.caption_photos", caption_photos)
     args = ["caption", str(photo), "--run", str(tmp_path), "--weights", str(photo)]
+    args += ["--id", "relative-path"]
     more = ["--features", str(tmp_path), "--boxes", str(photo)]
-    wrong = ([*args, *more[:2]], [*args[:4], *more], [*args, "--ensemble", "probabilities"])
+    wrong = (
+        [*args, *more[:2]],
+        [*args[:4], *more],
+        [*args, "--id", "path"],
+        [*args, "--ensemble", "probabilities"],
+    )
     for words, wanted in ((args, code), *((words, 2) for words in wrong)):
         with pytest.raises(SystemExit) as caught:
             main(words)
         assert (caught.value.code or 0) == wanted
-    assert given["weights"] == photo
+    assert given["weights"] == photo and given["relative_ids"]

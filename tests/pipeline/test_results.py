@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extract.cache import image_id_of
 from pipeline.errors import PipelineError
 from pipeline.results import (
     LONGEST,
@@ -133,6 +135,13 @@ def test_forms_of_results(tmp_path: Path, name: str, content: Any, mark: bytes) 
     path = write(tmp_path / name, content)
     path.write_bytes(mark + path.read_bytes())
     assert read_results(path).captions == CAPTIONS
+
+
+def test_composed_and_decomposed_letters_are_the_same_image() -> None:
+    """macOS takes the letters of file names apart; captions are typed whole."""
+    apart = unicodedata.normalize("NFD", "Größe.jpg")
+    assert apart != "Größe.jpg"
+    assert canonical_id(apart) == canonical_id("Größe.jpg") == image_id_of(apart) == "Größe"
 
 
 def test_ids_of_a_cache_by_any_spelling_that_means_one_of_them() -> None:
