@@ -40,7 +40,7 @@ def test_a_second_demo_does_no_work_twice(
     def never(*args: object, **options: object) -> None:
         raise AssertionError("work was done twice")
 
-    for name in ("extract", "train", "decode_split"):
+    for name in ("extract", "train", "decode_runs"):
         monkeypatch.setattr(steps, name, never)
     monkeypatch.setattr(demo, "METRICS", ("bleu", "rouge", "cider"))
     assert demo.run_demo(out, 60, "cpu", QUICK)[0] == table
