@@ -16,11 +16,11 @@ from caption.batches import FeatureSource, check_features
 from caption.captioner import Captioner
 from caption.config import DecodingConfig
 from caption.constrained import MOST, SATISFY, Machine, constrained_beam_search
-from caption.data import CaptionData, CaptionedImage, read_captions
+from caption.data import TRAIN_SPLITS, CaptionData, CaptionedImage, read_captions
 from caption.decode import beam_search
 from caption.vocabulary import Vocabulary
 from extract.cache import FeatureCache, image_id_of
-from pipeline.constraints import asked_of, read_constraints
+from pipeline.constraints import Asked, ConstraintFile, asked_of, read_constraints
 from pipeline.ensembles import check_runs, load_runs
 from pipeline.entries import images_of
 from pipeline.files import write_text
@@ -152,8 +152,7 @@ def decode_split(
     an image's are wanted in its caption and the file is `SPLIT-constrained.json`. Raises an error
     when features are missing or were made otherwise than the run's.
     """
-    folder = open_run(run)
-    where = choose_device(device)
+    folder, where = open_run(run), choose_device(device)
     cache = folder.cache(features)
     check_runs(others, cache)
     data = read_captions(folder.caption_file(captions))
@@ -163,36 +162,35 @@ def decode_split(
     check_features([names.get(i, i) for i in ids], cache, f"{split} images", str(data.path))
     asked_for = read_constraints(constraints) if constraints is not None else None
     folder, model, vocabulary = load_runs([run, *others], average, where)
-    settings = folder.recipe.decoding
-    width = max(beam or settings.beam, num_captions or 1)
-    settings = replace(settings, beam=width)
+    settings, keep = folder.recipe.decoding, num_captions or 1
+    settings = replace(settings, beam=max(beam or settings.beam, keep))
     shuffled = shuffle or folder.recipe.data.shuffle_features
     seed = folder.recipe.seed
     source = FeatureSource(cache, model.needs, shuffled=shuffled, seed=seed, names=names)
-    asked = None
-    if asked_for is not None:
-        aliases = {i.image_id: [i.image_id, *_file_id(i)] for i in images}
-        asked = asked_of(asked_for, aliases, vocabulary)
+    asked = None if asked_for is None else _asked(asked_for, images, vocabulary)
     under = None if asked is None else ImageConstraints(machines=asked.machines, satisfy=satisfy)
     name = "+".join([split, *(other.resolve().name for other in others)])
-    name = f"{name}-shuffled" if shuffle else name
-    name = f"{name}-constrained" if asked is not None else name
+    name += "-shuffled" * shuffle + "-constrained" * (asked is not None)
     with Progress(len(ids), unit="images", label=f"decode {name}") as progress:
-        keep = num_captions or 1
         found = decode_ids(model, ids, source, vocabulary, settings, where, keep, progress, under)
     path = folder.results(name)
     write_results(path, {as_given(image): texts[0] for image, texts in found.captions.items()})
     nbest = _write_nbest(path, found) if num_captions else None
-    train = [i for i in data.images if i.split in ("train", "restval")]
     return Decoded(
         results=path,
         nbest=nbest,
         captions=data.path,
         references={image.image_id: image.captions for image in images},
-        train_captions=[text for image in train for text in image.captions],
+        train_captions=[t for i in data.images if i.split in TRAIN_SPLITS for t in i.captions],
         constraints=None if asked is None else asked.record(satisfy, found.satisfied),
         remarks=[] if asked is None else asked.remarks(),
     )
+
+
+def _asked(file: ConstraintFile, images: Sequence[CaptionedImage], vocabulary: Vocabulary) -> Asked:
+    """The constraints of the images, which the file may have by id or by file name."""
+    aliases = {image.image_id: [image.image_id, *_file_id(image)] for image in images}
+    return asked_of(file, aliases, vocabulary)
 
 
 def _images(data: CaptionData, split: str, *, whole: bool) -> list[CaptionedImage]:

@@ -88,6 +88,14 @@ def command(
         device=device,
         relative_ids=ids == "relative-path",
     )
+    _show(outcome, num_captions > 1, as_json)
+    _warn_empty(outcome)
+    if not outcome.failures:
+        return 0
+    return SOME_FAILED if outcome.found.captions else 1
+
+
+def _show(outcome: Outcome, scores: bool, as_json: bool) -> None:
     if as_json:
         entries = [
             {"image_id": i, "file": str(outcome.files[i]), "captions": c, "log_probabilities": s}
@@ -103,15 +111,11 @@ def command(
     else:
         for image, texts in outcome.found.captions.items():
             for text, score in zip(texts, outcome.found.scores[image], strict=True):
-                note = f"\t{score:.2f}" if num_captions > 1 else ""
+                note = f"\t{score:.2f}" if scores else ""
                 click.echo(f"{outcome.files[image]}\t{text}{note}")
         for failure in outcome.failures:
             message = f"{failure.source.path}: {failure.reason}: {failure.detail}"
             click.echo(f"failed: {message}", err=True)
-    _warn_empty(outcome)
-    if not outcome.failures:
-        return 0
-    return SOME_FAILED if outcome.found.captions else 1
 
 
 def _warn_empty(outcome: Outcome) -> None:
