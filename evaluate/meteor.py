@@ -92,14 +92,13 @@ class Meteor(Closing):
         """See that the table of the next process covers these captions."""
         if references <= self._references and candidates <= self._candidates:
             return
-        self._references |= references
-        self._candidates |= candidates
-        sides = self._references, self._candidates
+        sides = references | self._references, candidates | self._candidates
         try:
             self._table = cut_table(self._program(), self._source, *sides, self._time_limit)
         except OSError as error:
             log.warning("METEOR loads its whole paraphrase table, 1.3 GB of memory: %s", error)
             self._table = self._source
+        self._references, self._candidates = sides
         self.close()
 
     def _command(self) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.options import image_ids
 from pipeline.own_photos import Outcome, caption_photos
 from pipeline.processes import SOME_FAILED
 
@@ -39,14 +40,7 @@ from pipeline.processes import SOME_FAILED
     help="Checkpoint of the run's detector (default: the preset's own, see weights list).",
 )
 @click.option("--features", type=click.Path(exists=True, path_type=Path), help="A ready cache.")
-@click.option(
-    "--id",
-    "ids",
-    type=click.Choice(["name", "relative-path"]),
-    default="name",
-    show_default=True,
-    help="Image ids: COCO's number or the file's stem, or the path in the folder.",
-)
+@image_ids
 @click.option("--device", default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def make(detections: Path, out: Path, as_json: bool, **options: Any) -> None:
         return
     for line in choice.lines():
         click.echo(line)
-    click.echo(f"next: pipeline eval --run RUN --constraints {out}")
+    click.echo(f"next: pipeline eval --run RUN --constraints {shlex.quote(str(out))}")
 
 
 @command.command()

@@ -23,6 +23,7 @@ from extract.share import Share
 from extract.sources import Source, find_sources
 from extract.weights import find_weights
 from pipeline.errors import PipelineError
+from pipeline.options import image_ids
 from pipeline.processes import SOME_FAILED, ended_by_interrupt, own_device
 from pipeline.progress import Progress
 from pipeline.recipe import as_typed, override
@@ -55,14 +56,7 @@ _SHOWN = 10  # failures told one by one
 @click.option(
     "-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a preset's number."
 )
-@click.option(
-    "--id",
-    "ids",
-    type=click.Choice(["name", "relative-path"]),
-    default="name",
-    show_default=True,
-    help="Image ids: COCO's number or the file's stem, or the path in the folder.",
-)
+@image_ids
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 @click.option("--workers", type=click.IntRange(min=1), default=min(4, os.cpu_count() or 1))
 @click.option("--dry-run", is_flag=True, help="Count usable images and bytes; write nothing.")
