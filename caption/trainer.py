@@ -33,6 +33,7 @@ from caption.vocabulary import BOS, EOS, PAD, Vocabulary
 
 log = logging.getLogger(__name__)
 
+SPEECHLESS = 0.01  # validation CIDEr-D (x1) below which captions are empty or fit by chance
 Validate = Callable[[Captioner], float]  # CIDEr-D of the validation split, x1
 
 
@@ -272,6 +273,8 @@ class Trainer:
             self._end_early()
         better = score > self.at.best
         self.at.bad_epochs = 0 if better else self.at.bad_epochs + 1
+        # Between captions that fit by chance the later weights are the better ones.
+        better = better or max(score, self.at.best) < SPEECHLESS
         mean = self.at.losses / self.at.step if self.at.step else math.nan
         line = {"stage": name, "epoch": self.at.epoch + 1, "step": self.at.updates}
         self._log({**line, "validation": {"CIDEr": score}, "best": better})

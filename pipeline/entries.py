@@ -21,8 +21,8 @@ from caption.errors import CaptionError
 from pipeline.errors import PipelineError, WrongUsage
 
 WANTED = (
-    'wanted [{"image_id": ..., "caption": ...}, ...], {"id": "caption", ...}, Karpathy or COCO'
-    " captions JSON, JSON lines, CSV or TSV"
+    'wanted [{"image_id": ..., "caption": ...}, ...], {"id": "caption", ...} (references:'
+    ' {"id": ["caption", ...], ...}), Karpathy or COCO captions JSON, JSON lines, CSV or TSV'
 )
 _DATASET = re.compile(r'"(?:images|annotations)"\s*:\s*\[')
 _IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF"}  # by their first bytes
@@ -125,17 +125,17 @@ def _dict_entries(content: Mapping[str, Any]) -> Iterator[Entry]:
             yield Entry(place, image, caption)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, wanted: str = WANTED) -> str:
     """The file as text. UTF-8, with or without a byte-order mark, is the one encoding read."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not data.strip():
-        raise PipelineError(f"{path}: is empty; {WANTED}")
+        raise PipelineError(f"{path}: is empty; {wanted}")
     image = next((name for start, name in _IMAGES.items() if data.startswith(start)), None)
     if image is not None:
-        raise PipelineError(f"{path}: is an image ({image}), not captions; {WANTED}")
+        raise PipelineError(f"{path}: is an image ({image}); {wanted}")
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise PipelineError(
             f"{path}: is UTF-16, wanted UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
@@ -151,7 +151,7 @@ def _text(path: Path) -> str:
         ) from error
 
 
-def _parsed(path: Path, text: str) -> Any:
+def _parsed(path: Path, text: str, wanted: str = WANTED) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
@@ -168,15 +168,18 @@ def _parsed(path: Path, text: str) -> Any:
     except json.JSONDecodeError as error:
         hint = " (one JSON object per line? name it .jsonl)" if "Extra data" in error.msg else ""
         raise PipelineError(
-            f"{path}: line {error.lineno}, column {error.colno}: {error.msg}{hint}; {WANTED}"
+            f"{path}: line {error.lineno}, column {error.colno}: {error.msg}{hint}; {wanted}"
         ) from error
     except RecursionError as error:
-        raise PipelineError(f"{path}: nested too deeply; {WANTED}") from error
+        raise PipelineError(f"{path}: nested too deeply; {wanted}") from error
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file's content. Raises PipelineError with line and column; doubled keys are errors."""
-    return _parsed(path, _text(path))
+def read_json(path: Path, wanted: str = WANTED) -> Any:
+    """A JSON file's content. Raises PipelineError with line and column; doubled keys are errors.
+
+    `wanted` is what the message asks for.
+    """
+    return _parsed(path, _text(path, wanted), wanted)
 
 
 def shown(value: Any) -> str:

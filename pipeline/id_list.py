@@ -35,7 +35,7 @@ def read_names(path: Path) -> list[str]:
 
 
 def _of_json(path: Path) -> list[str]:
-    content = read_json(path)
+    content = read_json(path, _WANTED)
     if isinstance(content, list):
         return [_name(path, f"entry {place}", item) for place, item in enumerate(content, 1)]
     if isinstance(content, dict) and ("annotations" in content or _karpathy(content)):

@@ -44,7 +44,7 @@ def read_detections(
     height; COCO's form must be told which, since both are about. `names` translates labels.
     Raises PipelineError naming file, image and place.
     """
-    content = read_json(path)
+    content = read_json(path, _WANTED)
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: holds {shown(content)}, {_WANTED}")
     if isinstance(content.get("annotations"), list):

@@ -27,6 +27,7 @@ class Progress:
         self.shown = initial  # how many the last line spoke of
         self.interval = interval
         self.started = self.last = time.monotonic()
+        self.first: tuple[float, int] | None = None  # when the first units were done, how many
         self.bar: tqdm | None = None
 
     def __enter__(self) -> Progress:
@@ -39,6 +40,8 @@ class Progress:
     def update(self, count: int = 1) -> None:
         """Say that `count` more units are done."""
         self.done += count
+        if self.first is None:
+            self.first = time.monotonic(), self.done
         if self.bar is not None:
             self.bar.update(count)
         elif time.monotonic() - self.last >= self.interval:
@@ -61,8 +64,10 @@ class Progress:
         if self.total is None:
             log.info("%s: %d %s", self.label, self.done, self.unit)
             return
-        elapsed = max(time.monotonic() - self.started, 1e-9)
-        rate = (self.done - self.initial) / elapsed
+        since, before = self.started, self.initial
+        if self.first is not None and self.done > self.first[1]:
+            since, before = self.first  # the start says nothing of the rate
+        rate = (self.done - before) / max(time.monotonic() - since, 1e-9)
         left = (self.total - self.done) / rate if rate > 0 else float("inf")
         eta = "unknown" if left == float("inf") else f"{int(left) // 60}:{int(left) % 60:02d}"
         log.info(

@@ -6,6 +6,7 @@ For the forms that are read see `pipeline.entries`; written is COCO result JSON.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
 import unicodedata
@@ -18,6 +19,8 @@ from caption.data import TRAIN_SPLITS, read_captions
 from pipeline.entries import WANTED, entries, shown
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
+
+log = logging.getLogger(__name__)
 
 LONGEST = 10_000  # characters of one caption
 NAMED = 10  # ids spelled out in a message; the rest are counted
@@ -180,6 +183,8 @@ def shared_images(
         shared = [i for i in references if all(i in r.captions for r in results)]
         if not shared:
             raise PipelineError(_nothing_shared(references, results, source))
+        if len(shared) < len(references):
+            log.info("scoring %d of the %d images of %s", len(shared), len(references), source)
         return shared
     problems = []
     for result in results:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,12 +15,15 @@ from typing import Any
 from evaluate.cider import DocumentFrequency
 from evaluate.diversity import Diversity, diversity
 from evaluate.errors import EvaluateError
+from evaluate.nocaps import DOMAINS
 from evaluate.scores import COLUMNS, METRIC_COLUMNS, METRICS, Scorer, Scores, Tokenizer
 from evaluate.significance import RESAMPLES, Difference, Interval, compare, intervals
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.results import Results, canonical_id, shared_images
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,15 +223,20 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 def read_domains(path: Path) -> dict[str, str]:
     """Canonical id -> domain, of `{"id": "in-domain", ...}` or of nocaps' image info JSON."""
-    content = read_json(path)
+    wanted = 'wanted {"image id": "in-domain", ...} or nocaps\' image info'
+    content = read_json(path, wanted)
     if isinstance(content, dict) and isinstance(content.get("images"), list):
         images = [image for image in content["images"] if isinstance(image, dict)]
         content = {image.get("id"): image.get("domain") for image in images}
     if not isinstance(content, dict) or not content:
-        raise PipelineError(f'{path}: no domains, wanted {{"image id": "in-domain", ...}}')
+        raise PipelineError(f"{path}: no domains, {wanted}")
     for image, domain in content.items():
         if not isinstance(image, int | str) or not isinstance(domain, str) or not domain:
             raise PipelineError(
                 f"{path}: image {image!r} has the domain {domain!r}, wanted a name as in-domain"
             )
+    for name in dict.fromkeys(content.values()):
+        near = difflib.get_close_matches(name, DOMAINS, n=1, cutoff=0.8)
+        if near and name not in DOMAINS:
+            log.warning("%s: the domain %r is none of nocaps; did you mean %r?", path, name, *near)
     return {canonical_id(image): domain for image, domain in content.items()}

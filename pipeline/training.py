@@ -20,7 +20,7 @@ from caption.config import TrainingConfig
 from caption.data import CaptionData, CaptionedImage, read_captions, tokenized
 from caption.registry import stream_widths
 from caption.spacy_tokenizer import spacy_tokenize
-from caption.trainer import Position, Reward, Trainer
+from caption.trainer import SPEECHLESS, Position, Reward, Trainer
 from caption.transformer import count_parameters
 from caption.vocabulary import Caption, Vocabulary
 from evaluate.cider import CiderReward, DocumentFrequency, cider_d
@@ -41,7 +41,6 @@ from pipeline.run_folder import RunFolder, open_run
 
 log = logging.getLogger(__name__)
 
-SPEECHLESS = 0.01  # a best validation CIDEr-D (x1) below this is warned of
 EOS_WORD = "<eos>"  # the end of the sentence in rewards that count it
 
 

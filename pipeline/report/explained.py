@@ -48,6 +48,7 @@ def explained(
     chosen = [picture for picture in turns if picture.url and picture.caption][:count]
     if not chosen:
         return []
+    log.info("explaining %d captions word by word; --explained 0 leaves them out", len(chosen))
     device = choose_device("auto")
     model, vocabulary = folder.load(device)
     ids = ids_by_spelling(cache.ids)

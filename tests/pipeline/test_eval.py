@@ -143,6 +143,15 @@ def test_domains(capsys: pytest.CaptureFixture[str]) -> None:
     write("d.json", {"1": "in-domain"})
     assert run("--results", "a.json", "--references", "c.json", *FAST, "--domains", "d.json") == 1
     assert "2 images without a domain (2, 3)" in capsys.readouterr().err
+    write("d.json", {"1": "in-domian", "2": "mine", "3": "in-domain"})
+    assert run("--results", "a.json", "--references", "c.json", *FAST, "--domains", "d.json") == 0
+    said = capsys.readouterr().err
+    assert (
+        "'in-domian' is none of nocaps; did you mean 'in-domain'?" in said and "'mine'" not in said
+    )
+    Path("d.json").write_text("{")
+    assert run("--results", "a.json", "--references", "c.json", *FAST, "--domains", "d.json") == 1
+    assert 'wanted {"image id": "in-domain", ...}' in capsys.readouterr().err
 
 
 def test_novel_captions_and_collapse(capsys: pytest.CaptureFixture[str]) -> None:

@@ -314,10 +314,12 @@ def test_the_command_for_shared_images_keeps_what_was_typed() -> None:
     )
 
 
-def test_subset_is_what_all_files_share() -> None:
+def test_subset_is_what_all_files_share(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     references = {str(i): ["a"] for i in range(5)}
     two = [results_of("r.json", 4, 3, 2, 9), results_of("s.json", 2, 4)]
     assert shared_images(references, two, source=Path("c.json"), subset=True) == ["2", "4"]
+    assert "scoring 2 of the 5 images of c.json" in caplog.text
 
 
 @pytest.mark.parametrize("subset", [False, True])

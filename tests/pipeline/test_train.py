@@ -308,6 +308,9 @@ def test_an_end_by_patience_and_wordless_captions_are_said(
     assert "stopped after epoch 2: 1 epoch without a better CIDEr-D (xe.patience)" in caplog.text
     assert position.best == 0 and "the best validation CIDEr-D is 0.0" in caplog.text
     assert "-o xe.epochs=60" in caplog.text
+    # Of captioners that say nothing the one trained longest is kept.
+    best = checkpoint.find(tmp_path / "run" / "best")
+    assert best is not None and json.loads((best / "meta.json").read_text())["epoch"] == 2
 
 
 @pytest.mark.parametrize(
