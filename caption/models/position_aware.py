@@ -137,8 +137,8 @@ class EdgeAttention(Attention):
     def __init__(self, config: PositionAwareConfig) -> None:
         super().__init__(config.width, config.heads)
         rows, columns = config.grid
-        self.rows = nn.Parameter(torch.empty(2 * rows - 1, config.width))  # E_row
-        self.columns = nn.Parameter(torch.empty(2 * columns - 1, config.width))  # E_col
+        self.rows = nn.Parameter(torch.zeros(2 * rows - 1, config.width))  # E_row
+        self.columns = nn.Parameter(torch.zeros(2 * columns - 1, config.width))  # E_col
         if not config.edge_value:
             self.value: nn.Module = nn.Identity()  # type: ignore[assignment]
 

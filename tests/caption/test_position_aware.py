@@ -130,6 +130,8 @@ def test_front_is_one_block_that_adds_its_rows() -> None:
     torch.manual_seed(0)
     chosen = config(edges="front", fusion=False)
     part = pa.PyramidInput(chosen, 16, 0)
+    for parameter in part.parameters():
+        torch.nn.init.normal_(parameter)
     features = random_features(2, width=16)
     x, image = part(features)
     rows = features.rows["pyramid_high"]

@@ -206,7 +206,7 @@ def test_splits_of_references(tmp_path: Path) -> None:
         ("r.json", {"a": ["x", None]}, "key 'a', caption 2 .*caption is null"),
         ("r.json", " \n", "r.json: is empty; wanted"),
         ("r.csv", "", "r.csv: is empty; wanted"),
-        ("r.json", b"\xff\xd8\xff\xe0\x00\x10JFIF", r"is an image \(JPEG\), not captions; wanted"),
+        ("r.json", b"\xff\xd8\xff\xe0\x00\x10JFIF", r"is an image \(JPEG\); wanted"),
         (
             "r.json",
             [{"category_id": 1, "caption": "x"}],
