@@ -6,9 +6,18 @@ import difflib
 from collections.abc import Iterable
 
 
-def hint(name: object, known: Iterable[str]) -> str:
-    """`; did you mean 'near'? There are all, known`, without the question where none is near."""
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The known name most like `name`, or None where none has that much (0 to 1) in common."""
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+    return near[0] if near else None
+
+
+def hint(name: object, known: Iterable[str], listing: str | None = None) -> str:
+    """`; did you mean 'near'? There are all, known`, without the question where none is near.
+
+    With `listing`, the command that shows the names, they are counted, not told.
+    """
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    listed = ", ".join(names)
-    return f"; did you mean {near[0]!r}? There are {listed}" if near else f"; there are {listed}"
+    near = nearest(name, names)
+    told = ", ".join(names) if listing is None else f"{len(names)}, see {listing}"
+    return f"; there are {told}" if near is None else f"; did you mean {near!r}? There are {told}"

@@ -192,6 +192,10 @@ def _corenlp() -> str:
 
 
 def _spice() -> str:
+    try:
+        find_corenlp()
+    except NotAvailable as error:
+        raise NotAvailable("waits for corenlp", error.command) from error
     with tempfile.TemporaryDirectory() as folder:
         try_spice(cache=Path(folder))
         cached = any(Path(folder).rglob("data.mdb"))

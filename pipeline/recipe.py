@@ -88,7 +88,8 @@ def read(name_or_path: str) -> dict[str, Any]:
         if name in seen:
             raise WrongUsage(f"recipe {name_or_path}: its bases go round: {' > '.join(seen)}")
         seen.append(str(name))
-        chain.append(read_yaml(_found("recipe", seen[-1], shipped())))
+        listing = "pipeline train --list-recipes"
+        chain.append(read_yaml(_found("recipe", seen[-1], shipped(), listing)))
         name = chain[-1].pop("base", None)
     settings: dict[str, Any] = {}
     for layer in reversed(chain):
@@ -119,10 +120,13 @@ def _files(kind: str) -> dict[str, Path]:
     }
 
 
-def _found(what: str, name_or_path: str, known: Mapping[str, Path]) -> Path:
+def _found(
+    what: str, name_or_path: str, known: Mapping[str, Path], listing: str | None = None
+) -> Path:
     path = known.get(name_or_path, Path(name_or_path))
     if not path.is_file():
-        raise WrongUsage(f"no {what} or YAML file {name_or_path!r}{hint(name_or_path, known)}")
+        near = hint(name_or_path, known, listing)
+        raise WrongUsage(f"no {what} or YAML file {name_or_path!r}{near}")
     return path
 
 

@@ -199,7 +199,7 @@ def shared_images(
     if problems:
         files = [str(result.path) for result in results]
         line = ["--results", *files, "--references", str(source), *typed, "--subset"]
-        other = "" if "--split" in typed else " (a file with splits: pick one by --split)"
+        other = "" if "--split" in typed else f" (if {source} has splits, pick one by --split)"
         raise PipelineError(
             "; ".join(problems) + "; to score the images that all files share:"
             f" pipeline eval {shlex.join(line)}{other}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import logging
@@ -18,6 +17,7 @@ from evaluate.errors import EvaluateError
 from evaluate.nocaps import DOMAINS
 from evaluate.scores import COLUMNS, METRIC_COLUMNS, METRICS, Scorer, Scores, Tokenizer
 from evaluate.significance import RESAMPLES, Difference, Interval, compare, intervals
+from extract.nearest import nearest
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
@@ -236,7 +236,7 @@ def read_domains(path: Path) -> dict[str, str]:
                 f"{path}: image {image!r} has the domain {domain!r}, wanted a name as in-domain"
             )
     for name in dict.fromkeys(content.values()):
-        near = difflib.get_close_matches(name, DOMAINS, n=1, cutoff=0.8)
-        if near and name not in DOMAINS:
-            log.warning("%s: the domain %r is none of nocaps; did you mean %r?", path, name, *near)
+        near = nearest(name, DOMAINS, cutoff=0.8)
+        if near is not None and name not in DOMAINS:
+            log.warning("%s: the domain %r is none of nocaps; did you mean %r?", path, name, near)
     return {canonical_id(image): domain for image, domain in content.items()}

@@ -112,6 +112,7 @@ def test_missing_corenlp_and_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     corenlp, spice, work = examine(tuple(p for p in PARTS if p.name in names))
     assert corenlp.status == spice.status == "missing"
     assert corenlp.command == spice.command == "pipeline setup spice"
+    assert spice.detail == "waits for corenlp"
     assert work.status == "failed" and "MB free, wanted" in work.detail
 
 

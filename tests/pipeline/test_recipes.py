@@ -182,7 +182,7 @@ def test_bases_that_go_round_and_missing_ones_are_named(tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="its bases go round"):
         recipes.load(str(path))
     path.write_text("base: transfomer\n")
-    with pytest.raises(WrongUsage, match="did you mean 'transformer'"):
+    with pytest.raises(WrongUsage, match="'transformer'. There are [0-9]+, see pipeline"):
         recipes.load(str(path))
 
 

@@ -294,7 +294,7 @@ def test_missing_and_extra_images_are_named() -> None:
         "r.json has no caption for 2 images (0, 1) of c.json; r.json has captions for 3 images"
         " (20, 21, 22) not in c.json; to score the images that all files share:"
         " pipeline eval --results r.json --references c.json --subset"
-        " (a file with splits: pick one by --split)"
+        " (if c.json has splits, pick one by --split)"
     )
 
 
