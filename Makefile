@@ -10,13 +10,17 @@ $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing PyTorch, Java and other packages into $(VENV): about 6 GB, some minutes"
+	$(BIN)/python -m pip install --editable '.[heic]'
+	touch $@
+
+$(VENV)/tested: $(VENV)/installed
 	$(BIN)/python -m pip install --editable '.[dev,heic]'
 	touch $@
 
 demo: $(VENV)/installed
 	$(BIN)/pipeline demo --out demo
 
-check: $(VENV)/installed
+check: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -33,7 +37,7 @@ spice: $(VENV)/installed
 test: check spice
 	$(BIN)/python -m pytest
 
-slow: $(VENV)/installed spice
+slow: $(VENV)/tested spice
 	$(BIN)/python -m pytest -m slow
 
 clean:

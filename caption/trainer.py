@@ -273,14 +273,16 @@ class Trainer:
             self._end_early()
         better = score > self.at.best
         self.at.bad_epochs = 0 if better else self.at.bad_epochs + 1
-        # Between captions that fit by chance the later weights are the better ones.
-        better = better or max(score, self.at.best) < SPEECHLESS
+        kept = "best" if better else ""
+        if not better and max(score, self.at.best) < SPEECHLESS:
+            # Between captions that fit by chance the later weights are the better ones.
+            better, kept = True, "kept as the latest: no captions yet that fit"
         mean = self.at.losses / self.at.step if self.at.step else math.nan
         line = {"stage": name, "epoch": self.at.epoch + 1, "step": self.at.updates}
         self._log({**line, "validation": {"CIDEr": score}, "best": better})
         log.info(
             "%s epoch %d: loss %.4f, validation CIDEr-D %.1f%s",
-            *(name, self.at.epoch + 1, mean, 100 * score, " (best)" if better else ""),
+            *(name, self.at.epoch + 1, mean, 100 * score, f" ({kept})" if kept else ""),
         )
         if better:
             self.at.best = score

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from evaluate.errors import EvaluateError, NotAvailable
-from evaluate.paths import data_dir
+from evaluate.paths import data_dir, replacing
 
 VERSION = "3.6.0"
 CODE = f"stanford-corenlp-{VERSION}.jar"
@@ -134,25 +133,16 @@ def _names(jar: zipfile.ZipFile) -> list[str]:
 
 def _copy_members(source: Path, members: Sequence[str] | None, target: Path) -> None:
     """Write a jar with these members of another, atomically."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
-    try:
-        with (
-            open(handle, "wb") as file,
-            zipfile.ZipFile(source) as old,
-            zipfile.ZipFile(file, "w") as new,
-        ):
-            for member in _names(old) if members is None else members:
-                info = old.getinfo(member)
-                with old.open(info) as data, new.open(_entry(info), "w") as out:
-                    while block := data.read(1 << 20):
-                        out.write(block)
-        with open(name, "r+b") as written:
-            os.fsync(written.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with (
+        replacing(target) as temporary,
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(temporary, "w") as new,
+    ):
+        for member in _names(old) if members is None else members:
+            info = old.getinfo(member)
+            with old.open(info) as data, new.open(_entry(info), "w") as out:
+                while block := data.read(1 << 20):
+                    out.write(block)
 
 
 def _entry(info: zipfile.ZipInfo) -> zipfile.ZipInfo:

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import zipfile
 import zlib
 from collections import Counter
@@ -22,6 +21,7 @@ import numpy as np
 
 from evaluate.errors import EvaluateError
 from evaluate.ngrams import ORDERS, TokenStyle, ngram_counts
+from evaluate.paths import replacing
 from evaluate.restricted_pickle import load_plain
 
 Document = Literal["image", "caption"]
@@ -149,20 +149,8 @@ class DocumentFrequency:
             ngrams=np.frombuffer(text, dtype=np.uint8),  # (bytes,)
             counts=np.array([self.counts[n] for n in ngrams], dtype=np.int64),  # (n-grams,)
         )
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(buffer.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # of the rename
-        finally:
-            os.close(folder)
+        with replacing(path) as temporary:
+            temporary.write_bytes(buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path | str) -> DocumentFrequency:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from evaluate.java import run
-from evaluate.paths import cache_dir
+from evaluate.paths import cache_dir, replacing
 
 log = logging.getLogger(__name__)
 
@@ -48,22 +47,10 @@ def cut_table(
         return table
     log.debug("cutting %s", source)
     cutter = [*command, "captionpipeline.CutTable", str(source)]
-    _write(table, run("METEOR's table cutter", cutter, text, time_limit))
+    with replacing(table) as temporary:
+        temporary.write_bytes(run("METEOR's table cutter", cutter, text, time_limit))
     _tidy(folder)
     return table
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _tidy(folder: Path) -> None:

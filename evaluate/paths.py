@@ -1,10 +1,14 @@
-"""Folders outside the installation: what may be thrown away, and what was fetched once."""
+"""Folders outside the installation, for what may be thrown away and what was fetched once, and
+files that are written whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 
 _PROGRAM = "caption-pipeline"
 
@@ -31,6 +35,28 @@ def data_dir(name: str) -> Path:
     `$XDG_DATA_HOME/caption-pipeline/NAME`, by default under `~/.local/share`.
     """
     return _home("XDG_DATA_HOME", ".local/share") / name
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The temporary name, in the same folder, of a file that is `path` once it is whole.
+
+    At the end the file is synced and renamed, and its folder is synced; after an exception `path`
+    is as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # of the rename
+    finally:
+        os.close(folder)
 
 
 def _home(variable: str, default: str) -> Path:

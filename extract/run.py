@@ -36,7 +36,7 @@ class Plan:
 
     images: int  # in all
     already: int  # of these in the cache
-    failing: int  # of these cannot be used
+    failures: list[Failure]  # those that cannot be used
     bytes: int  # about what the others will take
 
 
@@ -168,18 +168,18 @@ def plan(
     """
     done = frozenset(FeatureCache(out).ids) if (out / "cache.json").exists() else frozenset()
     waiting = [source for source in sources if source.image_id not in done]
-    failing, total = 0, 0
+    failures, total = list[Failure](), 0
     with quiet_pillow():
         for prepared in _decoded(waiting, extractor, workers):
             on_done(1)
             if isinstance(prepared, Failure):
-                failing += 1
+                failures.append(prepared)
                 continue
             for name, stream in extractor.streams.items():
                 boxes = prepared.boxes if name == "regions" else None
                 rows = extractor.cells(name) if boxes is None else len(boxes)
                 total += rows * (stream.width * np.dtype(stream.dtype).itemsize + 16)  # 16: box
-    return Plan(len(sources), len(sources) - len(waiting), failing, total)
+    return Plan(len(sources), len(sources) - len(waiting), failures, total)
 
 
 def extract_in_memory(

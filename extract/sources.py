@@ -15,6 +15,7 @@ from extract.errors import ExtractError
 
 log = logging.getLogger(__name__)
 
+_SHOWN = 10  # pairs of one id named in an error
 _IDS = ("id", "image_id")
 _COLUMNS = ("image", "filename", "file_name", "path", "file")
 
@@ -39,14 +40,19 @@ def find_sources(inputs: Sequence[Path], *, relative_ids: bool = False) -> list[
     ExtractError on an input that is not there and on two files with one id.
     """
     sources: dict[str, Source] = {}
+    twice: list[str] = []
     for given in inputs:
         for source in _sources_of(given, relative_ids):
             first = sources.setdefault(source.image_id, source)
             if os.path.realpath(first.path) != os.path.realpath(source.path):
-                raise ExtractError(
-                    f"{first.path} and {source.path} have the same image id"
-                    f" {source.image_id!r}; rename one, or use --id relative-path"
-                )
+                same = f"{first.path} and {source.path} have the same image id"
+                twice.append(f"{same} {source.image_id!r}")
+    if twice:
+        more = f" (and {len(twice) - _SHOWN} more)" if len(twice) > _SHOWN else ""
+        raise ExtractError(
+            f"{'; '.join(twice[:_SHOWN])}{more}; rename one of each, or use --id relative-path,"
+            " for features whose ids no caption file needs to know"
+        )
     if not sources:
         raise ExtractError(f"no image in {', '.join(map(str, inputs))}")
     return list(sources.values())

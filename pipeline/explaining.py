@@ -217,9 +217,11 @@ def _warn_incomplete(words: tuple[str, ...], attributions: Attributions) -> None
     wrong = [word for word, there in zip(words, complete, strict=True) if not there]
     if wrong:
         log.warning(
-            "after %d steps the attributions of %s still do not add up to what the image gains the"
-            " word (off by at most %.2f nats): take them as rough, or give more --steps",
-            *(attributions.steps, ", ".join(wrong), float(attributions.error.max())),
+            "after %d steps the attributions of %d of %d words (%s) still do not add up to what the"
+            " image gains the word (off by at most %.2f nats): take them as rough, or give pipeline"
+            " explain more --steps",
+            *(attributions.steps, len(wrong), len(words), ", ".join(dict.fromkeys(wrong))),
+            float(attributions.error.max()),
         )
 
 

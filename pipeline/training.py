@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ from pipeline.run_folder import RunFolder, open_run
 
 log = logging.getLogger(__name__)
 
+_SPEAKING = 250  # updates after which captions of generated scenes begin to make sense
 EOS_WORD = "<eos>"  # the end of the sentence in rewards that count it
 
 
@@ -134,12 +136,15 @@ def _trained(
     with interruption:
         position = trainer.run()
     if position.best < SPEECHLESS:
+        enough = math.ceil(_SPEAKING / trainer.batches_of("xe").steps)
         log.warning(
             "the best validation CIDEr-D is %.1f: this captioner's captions are empty or hold"
             " next to nothing that fits. Train into another --out with more epochs"
             " (-o xe.epochs=%d) or, as long as the loss keeps falling, a higher rate"
             " (-o xe.learning_rate=%g)",
-            *(100 * position.best, 5 * recipe.xe.epochs, 3 * recipe.xe.learning_rate),
+            100 * position.best,
+            max(5 * recipe.xe.epochs, enough),
+            3 * recipe.xe.learning_rate,
         )
     return position
 

@@ -23,7 +23,7 @@ from pipeline.id_list import read_names
 from pipeline.progress import Progress
 
 _PATH = click.Path(exists=True, path_type=Path)
-_SHOWN = 50  # problems printed without --json
+_SHOWN = 10  # problems printed without --json
 
 
 @click.group()

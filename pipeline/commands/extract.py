@@ -18,7 +18,7 @@ from extract.cache_folder import failures_path
 from extract.detector_presets import DetectorPreset
 from extract.extractors import BACKENDS, make_extractor, with_configuration
 from extract.prepared import FeatureExtractor
-from extract.run import Summary, extract, plan
+from extract.run import Failure, Summary, extract, plan
 from extract.share import Share
 from extract.sources import Source, find_sources
 from extract.weights import find_weights
@@ -151,12 +151,21 @@ def _dry_run(
     ids = [source.image_id for source in sources[:3]]
     if as_json:
         streams = {k: s.width for k, s in extractor.streams.items()}
-        facts = {**asdict(planned), "first_ids": ids, "streams": streams, "out": str(out)}
+        facts = {
+            "images": planned.images,
+            "already": planned.already,
+            "failed": _plain(planned.failures),
+            "bytes": planned.bytes,
+            "first_ids": ids,
+            "streams": streams,
+            "out": str(out),
+        }
         click.echo(json.dumps(facts))
         return
+    _name(planned.failures, "cannot be used")
     click.echo(
         f"{planned.images:,} images (ids {', '.join(ids)}, ...), {planned.already:,} already there,"
-        f" {planned.failing:,} that cannot be used, about {planned.bytes / 1e6:,.1f} MB"
+        f" {len(planned.failures):,} that cannot be used, about {planned.bytes / 1e6:,.1f} MB"
         f" to come into {out}; nothing written"
     )
 
@@ -164,23 +173,18 @@ def _dry_run(
 def _show(summary: Summary, total: int, out: Path, share: Share, as_json: bool) -> None:
     if share.world == 1 and summary.done + summary.already == 0:
         first = summary.failures[0]
+        where = "; a list's or table's paths begin at its own folder"
         raise PipelineError(
             f"none of {total} images could be used; first {first.source.file}: {first.reason}:"
-            f" {first.detail}"
+            f" {first.detail}{where if first.reason == 'missing' else ''}"
         )
     if as_json:
-        failures = [
-            {"image_id": f.source.image_id, "file": f.source.file, "reason": f.reason}
-            for f in summary.failures
-        ]
-        facts = {"done": summary.done, "already": summary.already, "failed": failures}
+        failed = _plain(summary.failures)
+        facts = {"done": summary.done, "already": summary.already, "failed": failed}
         ranks = {"rank": share.rank, "world": share.world} if share.world > 1 else {}
         click.echo(json.dumps({**facts, "out": str(out), **ranks}))
         return
-    for failure in summary.failures[:_SHOWN]:
-        click.echo(f"failed: {failure.source.file}: {failure.reason}: {failure.detail}", err=True)
-    if len(summary.failures) > _SHOWN:
-        click.echo(f"failed: and {len(summary.failures) - _SHOWN} more", err=True)
+    _name(summary.failures, "failed")
     whose = f" (share {share.rank} of {share.world})" if share.world > 1 else ""
     click.echo(
         f"{out}{whose}: {summary.done} images extracted, {summary.already} already there,"
@@ -193,3 +197,18 @@ def _show(summary: Summary, total: int, out: Path, share: Share, as_json: bool) 
         f"next: pipeline train --features {shlex.quote(str(out))} --captions CAPTIONS"
         " --recipe RECIPE --out RUN"
     )
+
+
+def _name(failures: Sequence[Failure], what: str) -> None:
+    """The first failures on standard error, and how many more there are."""
+    for failure in failures[:_SHOWN]:
+        click.echo(f"{what}: {failure.source.file}: {failure.reason}: {failure.detail}", err=True)
+    if len(failures) > _SHOWN:
+        click.echo(f"{what}: and {len(failures) - _SHOWN} more", err=True)
+
+
+def _plain(failures: Sequence[Failure]) -> list[dict[str, str]]:
+    """Failures for JSON."""
+    return [
+        {"image_id": f.source.image_id, "file": f.source.file, "reason": f.reason} for f in failures
+    ]

@@ -298,12 +298,15 @@ def test_dry_run_writes_nothing(
     out = tmp_path / "out"
     assert run("extract", photos, *OPTIONS, "--out", out, "--dry-run", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["images"], facts["already"], facts["failing"]) == (10, 0, 0)
+    assert (facts["images"], facts["already"], facts["failed"]) == (10, 0, [])
     assert facts["bytes"] == 10 * 4 * (1280 * 2 + 16)
     cut = tmp_path / "cut.png"
     cut.write_bytes((photos / "p000.png").read_bytes()[:-200])
     assert run("extract", photos, cut, *OPTIONS, "--out", out, "--dry-run", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {**facts, "images": 11, "failing": 1}
+    bad = {"image_id": "cut", "file": str(cut), "reason": "truncated"}
+    assert json.loads(capsys.readouterr().out) == {**facts, "images": 11, "failed": [bad]}
+    assert run("extract", photos, cut, *OPTIONS, "--out", out, "--dry-run") == 0
+    assert f"cannot be used: {cut}: truncated: " in capsys.readouterr().err
     assert not out.exists()
     assert run("extract", photos / "p000.png", *OPTIONS, "--out", out) == 0
     assert run("extract", photos, *OPTIONS, "--out", out, "--dry-run") == 0
