@@ -49,7 +49,8 @@ class FeatureSource:
 
     `shuffled` gives every image the features of another one (new pairs for each `key` of
     `batch`): what is learned or decoded then has seen no image, only language. `names` has the
-    ids in the cache of images that go by another id there.
+    ids in the cache of images that go by another id there. `views` are caches of the same images
+    seen otherwise, and `hidden_rows` is a share of rows: both are for `drawn` only.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class FeatureSource:
         shuffled: bool = False,
         seed: int = 0,
         names: Mapping[str, str] | None = None,
+        views: Sequence[FeatureCache] = (),
+        hidden_rows: float = 0.0,
     ) -> None:
-        self.cache = cache
+        self.cache, self.views, self.hidden_rows = cache, tuple(views), hidden_rows
         self.names = names or {}
         self.streams = tuple(streams)
         self.shuffled = shuffled
@@ -80,6 +83,20 @@ class FeatureSource:
         """The features of these very images."""
         there = [self.names.get(image, image) for image in ids]
         return collate([self.cache.read(image, self.streams) for image in there], self.streams)
+
+    def drawn(self, ids: Sequence[str], draw: torch.Generator) -> Features:
+        """What to learn these images from: each from a view by lot, some of its rows hidden."""
+        if not self.views and not self.hidden_rows:
+            return self.features(ids)
+        caches = (self.cache, *self.views)
+        picks = torch.randint(len(caches), (len(ids),), generator=draw).tolist()
+        there = [self.names.get(image, image) for image in ids]
+        records = [caches[k].read(i, self.streams) for i, k in zip(there, picks, strict=True)]
+        features = collate(records, self.streams)
+        for mask in features.mask.values():  # (B, N)
+            shown = mask & (torch.rand(mask.shape, generator=draw) >= self.hidden_rows)
+            mask.copy_(torch.where(shown.any(dim=1, keepdim=True), shown, mask))
+        return features
 
 
 def check_features(
@@ -154,17 +171,20 @@ class Batches:
         plan = self.plan(epoch)[start:]
         owners = self.source.assigned([e.image_id for e in self.examples], f"{self.stage} {epoch}")
         with ThreadPoolExecutor(max_workers=1) as pool:
-            waiting = pool.submit(self._batch, plan[0], owners) if plan else None
+            waiting = pool.submit(self._batch, plan[0], owners, epoch) if plan else None
             for following in [*plan[1:], None]:
                 if waiting is None:
                     return
                 batch = waiting.result()
-                waiting = pool.submit(self._batch, following, owners) if following else None
+                waiting = pool.submit(self._batch, following, owners, epoch) if following else None
                 yield batch
 
-    def _batch(self, entries: list[tuple[int, tuple[int, ...]]], owners: dict[str, str]) -> Batch:
+    def _batch(
+        self, entries: list[tuple[int, tuple[int, ...]]], owners: dict[str, str], epoch: int
+    ) -> Batch:
         ids = tuple(self.examples[index].image_id for index, _ in entries)
-        features = self.source.features([owners[image] for image in ids])
+        draw = generator(self.seed, "view", self.stage, epoch, ids)
+        features = self.source.drawn([owners[image] for image in ids], draw)
         if self.vocabulary is None:
             return Batch(ids=ids, features=features)
         rows = [

@@ -41,6 +41,8 @@ class DataConfig:
     train_images: int | None = None  # only the first so many training images
     validation_images: int | None = None  # only the first so many validation images
     shuffle_features: bool = False  # give each image another's features: a language-only model
+    views: tuple[str, ...] = ()  # caches of other views of the training images, drawn by lot
+    hidden_rows: float = 0.0  # share of an image's rows hidden by lot in training
 
     def __post_init__(self) -> None:
         choice("data.tokenizer", self.tokenizer, ("ptb", "m2", "file"))
@@ -50,6 +52,7 @@ class DataConfig:
             data__train_images=self.train_images,
             data__validation_images=self.validation_images,
         )
+        _share(data__hidden_rows=self.hidden_rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from extract.prepared import PYRAMID, Prepared, cell_boxes, recorded
 from extract.presets import Preset
 from extract.records import ImageFeatures, Stream
 from extract.sources import Source
+from extract.views import VIEWS, WHOLE, view_of
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -45,6 +46,13 @@ class Extractor:
         if preset.interpolation not in _FILTERS:
             raise ExtractError(
                 f"interpolation is {preset.interpolation!r}, wanted one of {', '.join(_FILTERS)}"
+            )
+        if preset.view not in VIEWS:
+            raise ExtractError(f"view is {preset.view!r}, wanted one of {', '.join(VIEWS)}")
+        if preset.view != WHOLE and boxes is not None:
+            raise ExtractError(
+                f"view is {preset.view!r}, but boxes are places in the whole picture: leave out"
+                " --boxes or the view"
             )
         if preset.size % 32 or preset.size < 64:
             raise ExtractError(f"size is {preset.size}, wanted a multiple of 32 from 64 on")
@@ -91,7 +99,8 @@ class Extractor:
         boxes, extras = None, None
         if self.boxes is not None:
             boxes, extras = self.boxes.of(source.image_id, source.path, image.width, image.height)
-        resized = Image.fromarray(image.pixels).resize(
+        seen = np.ascontiguousarray(view_of(image.pixels, preset.view, source.image_id))
+        resized = Image.fromarray(seen).resize(
             (preset.size, preset.size), _FILTERS[preset.interpolation]
         )
         values = np.asarray(resized, dtype=np.float32)  # (S, S, 3)

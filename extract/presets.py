@@ -11,6 +11,7 @@ from extract.detector_presets import DETECTOR_PRESETS, DetectorPreset
 from extract.errors import ExtractError
 from extract.images import ImageLimits, ImageRules
 from extract.nearest import hint
+from extract.views import WHOLE
 
 T = TypeVar("T")
 
@@ -30,6 +31,7 @@ class Preset:
     region_bins: int = 3  # bins a side of RoIAlign, then averaged
     region_samples: int = 2  # samples a side of each bin
     dtype: str = "float16"  # as stored
+    view: str = WHOLE  # or `mirrored`, `cropped`: see extract.views
     batch: int = 16  # images at once: always so many, so that numbers never depend on neighbours
     images: ImageRules = field(default_factory=ImageRules)
     limits: ImageLimits = field(default_factory=ImageLimits)
@@ -37,6 +39,7 @@ class Preset:
     def settings(self) -> dict[str, Any]:
         """All that alters features as plain values, for a cache's meta: without the limits."""
         left_out = {"limits"} if self.pyramid else {"limits", "pyramid"}
+        left_out |= {"view"} if self.view == WHOLE else set()
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 

@@ -27,7 +27,7 @@ from caption.vocabulary import Caption, Vocabulary
 from evaluate.cider import CiderReward, DocumentFrequency, cider_d
 from evaluate.document_frequency import Document
 from evaluate.tokenizer import ptb_tokenize
-from extract.cache import FeatureCache
+from extract.cache import FeatureCache, differences
 from extract.lock import Lock
 from extract.writer import ALL
 from pipeline import recipe as recipes
@@ -42,6 +42,7 @@ from pipeline.run_folder import RunFolder, open_run
 
 log = logging.getLogger(__name__)
 
+_VIEW = "settings.view:"  # how a view's features may differ
 _SPEAKING = 250  # updates after which captions of generated scenes begin to make sense
 EOS_WORD = "<eos>"  # the end of the sentence in rewards that count it
 
@@ -160,7 +161,14 @@ def _trainer(
 ) -> Trainer:
     recipe = run.recipe
     shuffled = recipe.data.shuffle_features
-    source = FeatureSource(cache, model.needs, shuffled=shuffled, seed=recipe.seed)
+    source = FeatureSource(
+        cache,
+        model.needs,
+        shuffled=shuffled,
+        seed=recipe.seed,
+        views=[FeatureCache(view) for view in recipe.data.views],
+        hidden_rows=recipe.data.hidden_rows,
+    )
     examples = [Example(image_id=i, captions=tuple(c)) for i, c in texts.train.items() if c]
 
     def batches(stage: str, words: Vocabulary | None, images: int, captions: int) -> Batches:
@@ -202,6 +210,7 @@ def _texts(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
     validation = data.split("val")[: settings.validation_images]
     check_features([i.image_id for i in train], cache, "training images", str(data.path))
     check_features([i.image_id for i in validation], cache, "validation images", str(data.path))
+    _check_views(settings.views, cache, [i.image_id for i in train], str(data.path))
     train, validation = _first(train, settings.captions), _first(validation, settings.captions)
     rule = settings.tokenizer
     scored = "ptb" if rule == "m2" else rule
@@ -211,6 +220,21 @@ def _texts(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
         train_references=_references(train, data, scored),
         validation_references=_references(validation, data, scored),
     )
+
+
+def _check_views(views: Sequence[str], cache: FeatureCache, ids: Sequence[str], data: str) -> None:
+    """Raise PipelineError on a view that differs from the features in more than what it shows."""
+    for path in views:
+        view = FeatureCache(path)
+        lines = differences(cache.fingerprint(), view.fingerprint())
+        if len(lines) != 1 or not lines[0].startswith(_VIEW):
+            shown = "\n  ".join(lines) or "nothing"
+            raise PipelineError(
+                f"{view.path} is no view of {cache.path}; they differ in (features / view):\n"
+                f"  {shown}\nwanted settings.view alone: extract the photographs once more, by the"
+                " same preset and -o view=mirrored or -o view=cropped"
+            )
+        check_features(ids, view, "training images", data)
 
 
 def _first(images: Sequence[CaptionedImage], count: int | None) -> list[CaptionedImage]:
@@ -254,7 +278,12 @@ def _with_whole_paths(recipe: Recipe) -> Recipe:
     vectors, extra = (
         None if p is None else str(Path(p).resolve()) for p in (words.vectors, words.extra)
     )
-    return replace(recipe, vocabulary=replace(words, vectors=vectors, extra=extra))
+    views = tuple(str(Path(view).resolve()) for view in recipe.data.views)
+    return replace(
+        recipe,
+        data=replace(recipe.data, views=views),
+        vocabulary=replace(words, vectors=vectors, extra=extra),
+    )
 
 
 def _vocabulary(

@@ -129,6 +129,17 @@ def test_padding_rows_changes_nothing(name: str) -> None:
     torch.testing.assert_close(a, model(model.encode(wider), words), atol=1e-5, rtol=1e-5)
 
 
+def test_hidden_rows_are_not_seen(name: str) -> None:
+    model, words = build(name), tokens(2)
+    features = random_features(2, rows=5)
+    for mask in features.mask.values():
+        mask[0, 1] = False
+    a = model(model.encode(features), words)
+    for rows in features.rows.values():
+        rows[0, 1] += 5.0
+    torch.testing.assert_close(a, model(model.encode(features), words), atol=1e-5, rtol=1e-5)
+
+
 def test_a_batch_equals_its_images_one_by_one(name: str) -> None:
     model = build(name)
     features = random_features(3, rows=5)

@@ -19,7 +19,9 @@ WIDTH = 16  # of the features
 META = {"preset": "toy", "settings": {"width": WIDTH}, "weights": {"file": "none"}}
 
 
-def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path]:
+def write_toy(
+    folder: Path, images: int = 24, seed: int = 0, view: str | None = None
+) -> tuple[Path, Path]:
     """A cache of all kinds of streams and a Karpathy file; returns (cache, captions)."""
     random = np.random.default_rng(seed)
     directions = random.normal(size=(len(NOUNS) + len(COLOURS), WIDTH))
@@ -56,7 +58,8 @@ def write_toy(folder: Path, images: int = 24, seed: int = 0) -> tuple[Path, Path
     cache, captions = folder / "features", folder / "captions.json"
     names = ("grids", "regions", "pyramid_high", "pyramid_low")
     streams = {name: Stream(WIDTH) for name in names}
-    with CacheWriter(cache, META, streams) as writer:
+    settings = {**META["settings"], **({} if view is None else {"view": view})}
+    with CacheWriter(cache, {**META, "settings": settings}, streams) as writer:
         writer.commit(records)
     captions.write_text(json.dumps({"dataset": "toy", "images": entries}), encoding="utf-8")
     return cache, captions

@@ -91,6 +91,35 @@ def test_it_learns_and_a_language_model_does_not(toy, tmp_path) -> None:
     assert shuffled.results.name == "test-shuffled.json"
 
 
+def test_views_and_hidden_rows_are_for_training_alone(toy, tmp_path, monkeypatch) -> None:
+    cache, captions = toy
+    view, _ = write_toy(tmp_path, seed=9, view="mirrored")
+    seen = []
+    monkeypatch.setattr(Trainer, "_log", lambda self, line: seen.append(line))
+    settings = ("xe.epochs=1", "scst.epochs=0", "xe.learning_rate=1e-12", "model.dropout=0")
+    found = {}
+    for name, more in {
+        "plain": (),
+        "views": (f"data.views=[{view}]",),
+        "hidden": ("data.hidden_rows=0.4",),
+    }.items():
+        seen.clear()
+        train(quick(*settings, *more), captions, cache, tmp_path / name, CPU)
+        found[name] = [line.get("loss") for line in seen], seen[-1]["validation"]
+    for name in ("views", "hidden"):
+        assert found[name][0] != found["plain"][0] and found[name][1] == found["plain"][1]
+
+
+def test_a_view_is_of_these_features(toy, tmp_path) -> None:
+    cache, captions = toy
+    with pytest.raises(PipelineError, match=r"is no view of .*\n  nothing\nwanted settings.view"):
+        train(quick(f"data.views=[{cache}]"), captions, cache, tmp_path / "run", CPU)
+    few, _ = write_toy(tmp_path, images=4, view="cropped")
+    with pytest.raises(CaptionError, match="training images.* have no features in"):
+        train(quick(f"data.views=[{few}]"), captions, cache, tmp_path / "run", CPU)
+    assert not (tmp_path / "run").exists()
+
+
 def test_epochs_without_patience_and_the_schedule_by_epochs(toy, tmp_path) -> None:
     """All epochs are trained however bad they are; each update of an epoch has one rate."""
     cache, captions = toy
@@ -132,7 +161,8 @@ def test_other_captioners_learn_too(toy, tmp_path, settings: tuple[str, ...]) ->
 @pytest.mark.parametrize("baseline", ["beams", "greedy"])
 def test_resume_after_a_stop_anywhere_is_bit_equal(toy, tmp_path, baseline, monkeypatch) -> None:
     cache, captions = toy
-    recipe = quick("xe.epochs=2", f"scst.baseline={baseline}", "save_every=0")
+    hidden = f"data.hidden_rows={0.3 if baseline == 'greedy' else 0}"
+    recipe = quick("xe.epochs=2", f"scst.baseline={baseline}", "save_every=0", hidden)
     whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
     update = Trainer._update
     for stop in (2, 5, 8):
