@@ -262,12 +262,11 @@ class Scorer(Closing, Generic[Image]):
         warnings = []
         empty = [image for image, text in candidates.items() if not text.split()]
         if empty:
-            warnings.append(f"captions without a word score 0: {_listed(empty)}")
+            warnings.append(f"captions without a word score 0: {_named(empty)}")
         wordless = [i for i, texts in self.references.items() if not all(t.split() for t in texts)]
         if wordless:
             warnings.append(
-                "references without a word lower what their images score; of images"
-                f" {_listed(wordless)}"
+                f"references without a word lower what their images score: {_named(wordless)}"
             )
         if "cider" in self.metrics and self.table is None:
             known = cider_warnings(self.references)
@@ -308,9 +307,11 @@ class Scorer(Closing, Generic[Image]):
 _TOKENIZERS = {"ptb": "ptb3.4.1-python", "java": "ptb3.4.1-java"}
 
 
-def _listed(images: Sequence[int | str]) -> str:
+def _named(images: Sequence[int | str]) -> str:
+    noun = "image" if len(images) == 1 else "images"
     named = ", ".join(str(image) for image in images[:_NAMED])
-    return named + (f" and {len(images) - _NAMED} more" if len(images) > _NAMED else "")
+    more = f" and {len(images) - _NAMED} more" if len(images) > _NAMED else ""
+    return f"{noun} {named}{more}"
 
 
 def _table_text(table: DocumentFrequency | None, images: int) -> str:

@@ -156,8 +156,8 @@ def test_captions_without_a_word() -> None:
     both = score({1: "", 2: "."}, {1: ["!"], 2: ["", "..."]}, metrics=PYTHON)
     assert both.corpus["ROUGE_L"] == 1 and both.corpus["Bleu_4"] == pytest.approx(0)
     assert both.corpus["CIDEr"] == 0
-    assert both.warnings[0] == "captions without a word score 0: 1, 2"
-    assert both.warnings[1].endswith("lower what their images score; of images 1, 2")
+    assert both.warnings[0] == "captions without a word score 0: images 1, 2"
+    assert both.warnings[1].endswith("lower what their images score: images 1, 2")
     assert "every reference is empty" in both.warnings[2]
     one = score({1: "", 2: "a dog"}, {1: ["a cat"], 2: ["a dog"]}, metrics=PYTHON)
     assert [one.per_image[c][0] for c in ("ROUGE_L", "CIDEr")] == [0, 0]

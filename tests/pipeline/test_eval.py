@@ -378,5 +378,5 @@ def test_what_all_sources_share_is_said_once(capsys: pytest.CaptureFixture[str])
     files = ("--results", "a.json", "empty.json", "--references", "c.json", "--allow-empty")
     assert run(*files, *FAST) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "empty: warning: captions without a word score 0: 2" in lines
+    assert "empty: warning: captions without a word score 0: image 2" in lines
     assert sum("CIDEr weighs words by these 3 images alone" in line for line in lines) == 1
