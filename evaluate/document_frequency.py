@@ -27,6 +27,10 @@ from evaluate.restricted_pickle import load_plain
 Document = Literal["image", "caption"]
 _SCHEMA = 1
 _BUILD_AGAIN = "build the table again from the training captions"
+_WANTED = (
+    "wanted an .npz that DocumentFrequency.save wrote; docs/evaluation.md, From Python, shows how"
+    " one is built of captions or of a public *-idxs.p file"
+)
 
 
 class DocumentFrequency:
@@ -156,10 +160,16 @@ class DocumentFrequency:
     def load(cls, path: Path | str) -> DocumentFrequency:
         """Read a table that `save` wrote. Raises EvaluateError when the file is not one."""
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                meta = json.loads(arrays["meta"].tobytes())
-                text = arrays["ngrams"].tobytes().decode("utf-8", "surrogatepass")
-                counts = arrays["counts"].tolist()
+            with open(path, "rb") as file:
+                if not zipfile.is_zipfile(file):  # NumPy would advise to unpickle it
+                    raise EvaluateError(
+                        f"{path}: not a document-frequency table (no whole .npz file); {_WANTED}"
+                    )
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as arrays:
+                    meta = json.loads(arrays["meta"].tobytes())
+                    text = arrays["ngrams"].tobytes().decode("utf-8", "surrogatepass")
+                    counts = arrays["counts"].tolist()
             if meta["schema"] != _SCHEMA:
                 raise EvaluateError(
                     f"{path}: schema is {meta['schema']!r}, wanted {_SCHEMA}; {_BUILD_AGAIN}"
@@ -177,7 +187,8 @@ class DocumentFrequency:
             *(zipfile.BadZipFile, zlib.error),
         ) as error:
             raise EvaluateError(
-                f"{path}: not a document-frequency table ({error}); {_BUILD_AGAIN}"
+                f"{path}: not a document-frequency table (its meta, ngrams or counts are missing"
+                f" or damaged); {_WANTED}"
             ) from error
 
     def _meta(self) -> dict[str, Any]:

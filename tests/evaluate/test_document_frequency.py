@@ -94,6 +94,23 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         DocumentFrequency.load(path)
 
 
+@pytest.mark.parametrize("name", ["idxs.p", "captions.json", "array.npy", "objects.npz", "empty"])
+def test_other_files_are_no_tables(tmp_path: Path, name: str) -> None:
+    """The message says what is wanted and how to get it, and never advises to unpickle."""
+    path = tmp_path / name
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    np.savez(tmp_path / "objects.npz", meta=np.array([{}], dtype=object))
+    (tmp_path / "idxs.p").write_bytes(pickle.dumps({"document_frequency": {}, "ref_len": 1}))
+    (tmp_path / "captions.json").write_text("[]")
+    (tmp_path / "empty").touch()
+    with pytest.raises(EvaluateError) as caught:
+        DocumentFrequency.load(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: not a document-frequency table (")
+    assert "wanted an .npz that DocumentFrequency.save wrote; docs/evaluation.md" in said
+    assert "pickle" not in said.removeprefix(str(path))
+
+
 def test_wrong_calls_are_named() -> None:
     with pytest.raises(EvaluateError, match="no references"):
         DocumentFrequency.build({})
