@@ -1,13 +1,17 @@
 """Caption files read as one thing: images with their captions and splits.
 
 Karpathy JSON (`dataset_*.json`), COCO `captions_*.json`, and CSV or TSV with the columns
-`image,caption[,split]`. Image ids are strings: a COCO number, else the file name's stem.
+`image,caption[,split]`, packed by gzip or not. Image ids are strings: a COCO number, else the file
+name's stem.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,8 @@ from extract.cache import image_id_of
 
 IMAGE_COLUMNS = ("image", "image_id", "filename", "file_name", "path", "id")
 TRAIN_SPLITS = ("train", "restval")  # Karpathy's `restval` belongs to training
+_TABLES = (".csv", ".tsv")
+_GZIP = b"\x1f\x8b"  # how gzip begins
 
 
 @dataclass(kw_only=True)
@@ -54,9 +60,29 @@ class CaptionData:
 
     def _where_splits_go(self) -> str:
         values = "train, val or test"
-        if self.path.suffix.lower() in (".csv", ".tsv"):
+        if form_of(self.path) in _TABLES:
             return f"add a column `split` with {values} in every line"
         return f'add a key "split" with {values} to each entry of `images`'
+
+
+def form_of(path: Path) -> str:
+    """The suffix that says how a file is written: `.csv` of `a.CSV` and of `a.csv.gz`."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix == ".gz" else suffix
+
+
+def unpacked(path: Path) -> bytes:
+    """The bytes of a file, unpacked where they are gzip, whatever its name.
+
+    Raises OSError when it cannot be read, CaptionError when the gzip ends early or is damaged.
+    """
+    data = path.read_bytes()
+    try:
+        return gzip.decompress(data) if data.startswith(_GZIP) else data
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CaptionError(
+            f"{path}: gzip that ends early or is damaged ({error}); get or pack the file again"
+        ) from error
 
 
 def read_captions(path: str | Path) -> CaptionData:
@@ -66,7 +92,7 @@ def read_captions(path: str | Path) -> CaptionData:
     """
     path = Path(path)
     try:
-        if path.suffix.lower() in (".csv", ".tsv"):
+        if form_of(path) in _TABLES:
             images = _read_table(path)
         else:
             images = _read_json(path)
@@ -94,8 +120,8 @@ def tokenized(image: CaptionedImage, source: Path) -> list[str]:
 
 def _read_table(path: Path) -> list[CaptionedImage]:
     images: dict[str, CaptionedImage] = {}
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    with io.StringIO(unpacked(path).decode("utf-8-sig"), newline="") as file:
+        rows = csv.reader(file, delimiter="\t" if form_of(path) == ".tsv" else ",")
         header = [name.strip().lower() for name in next(rows, [])]
         image_column = next((header.index(name) for name in IMAGE_COLUMNS if name in header), None)
         if image_column is None or "caption" not in header:
@@ -145,7 +171,7 @@ def _add_row(
 
 def _read_json(path: Path) -> list[CaptionedImage]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(unpacked(path).decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         raise CaptionError(
             f"{path}: line {error.lineno}, column {error.colno}: {error.msg}, wanted JSON"

@@ -1,7 +1,7 @@
 """The forms in which people keep captions, read as one: entries of place, image and caption.
 
 COCO result JSON `[{"image_id": ..., "caption": ...}]`, JSON lines of the same, a dict id ->
-caption or captions, Karpathy and COCO captions JSON, CSV and TSV.
+caption or captions, Karpathy and COCO captions JSON, CSV and TSV; each packed by gzip or not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from caption.data import CaptionData, CaptionedImage, read_captions
+from caption.data import CaptionData, CaptionedImage, form_of, read_captions, unpacked
 from caption.errors import CaptionError
 from pipeline.errors import PipelineError, WrongUsage
 
@@ -44,7 +44,7 @@ def entries(path: Path, split: str | None) -> Iterator[Entry]:
     Raises PipelineError or CaptionError naming the file and place of what cannot be read, and
     when `split` is given but the file has no such split.
     """
-    suffix, text = path.suffix.lower(), _text(path)
+    suffix, text = form_of(path), _text(path)
     if suffix in (".csv", ".tsv") or _DATASET.search(text, 0, _PEEK):
         yield from _dataset_entries(path, split)
         return
@@ -128,7 +128,7 @@ def _dict_entries(content: Mapping[str, Any]) -> Iterator[Entry]:
 def _text(path: Path, wanted: str = WANTED) -> str:
     """The file as text. UTF-8, with or without a byte-order mark, is the one encoding read."""
     try:
-        data = path.read_bytes()
+        data = unpacked(path)
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not data.strip():
@@ -139,7 +139,7 @@ def _text(path: Path, wanted: str = WANTED) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise PipelineError(
             f"{path}: is UTF-16, wanted UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
-            f" {shlex.quote(str(path))}"
+            f" {shlex.quote(str(path))} > NEW"
         )
     try:
         return data.decode("utf-8-sig")
@@ -147,7 +147,7 @@ def _text(path: Path, wanted: str = WANTED) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise PipelineError(
             f"{path}: line {line}, byte {error.start}: {data[error.start : error.start + 1]!r} is"
-            f" no UTF-8; convert the file: iconv -f LATIN1 -t UTF-8 {shlex.quote(str(path))}"
+            f" no UTF-8; convert the file: iconv -f LATIN1 -t UTF-8 {shlex.quote(str(path))} > NEW"
         ) from error
 
 

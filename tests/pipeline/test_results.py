@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 import unicodedata
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.cache import image_id_of
-from pipeline.errors import PipelineError
+from pipeline.errors import USER_ERRORS, PipelineError
 from pipeline.results import (
     LONGEST,
     Results,
@@ -135,6 +136,21 @@ def test_forms_of_results(tmp_path: Path, name: str, content: Any, mark: bytes) 
     path = write(tmp_path / name, content)
     path.write_bytes(mark + path.read_bytes())
     assert read_results(path).captions == CAPTIONS
+
+
+@pytest.mark.parametrize("name", ["r.json.gz", "r.csv.gz", "r.jsonl.gz", "r.json", "r"])
+def test_gzip_is_read_whatever_the_name(tmp_path: Path, name: str) -> None:
+    text = {
+        "r.csv.gz": 'image,caption\n37209,a man\n42,"ein Hündchen, naß"\n',
+        "r.jsonl.gz": "\n".join(map(json.dumps, items(**CAPTIONS))),
+    }.get(name, json.dumps(CAPTIONS))
+    path = write(tmp_path / name, gzip.compress(text.encode()))
+    assert read_results(path).captions == CAPTIONS
+    packed = write(tmp_path / "dataset.json.gz", gzip.compress(json.dumps(KARPATHY).encode()))
+    assert read_references(packed, split="train") == {"42": ["a dog"]}
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(USER_ERRORS, match=f"{name}: gzip that ends early or is damaged"):
+        read_results(path)
 
 
 def test_composed_and_decomposed_letters_are_the_same_image() -> None:
@@ -265,7 +281,7 @@ def test_the_conversion_can_be_pasted(tmp_path: Path) -> None:
         with pytest.raises(PipelineError) as caught:
             read_results(path)
         command = shlex.split(str(caught.value).partition("convert ")[2].partition(": ")[2])
-        assert command[0] == "iconv" and command[-1] == str(path)
+        assert command[0] == "iconv" and command[-3:] == [str(path), ">", "NEW"]
 
 
 def test_missing_file(tmp_path: Path) -> None:
