@@ -27,7 +27,8 @@ WANTED = (
 _DATASET = re.compile(r'"(?:images|annotations)"\s*:\s*\[')
 _IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF"}  # by their first bytes
 _PEEK = 1 << 16  # characters in which a data set shows itself
-_ID_KEYS = ("image_id", "image", "file_name", "filename", "id")
+_NAMES = ("image_id", "image", "file_name", "filename")
+_ID_KEYS = (*_NAMES, "id")  # the last may be the caption's own, as in COCO's annotations
 
 
 class Entry(NamedTuple):
@@ -58,6 +59,7 @@ def entries(path: Path, split: str | None) -> Iterator[Entry]:
         for number, item in enumerate(content, 1):
             yield _item_entry(path, f"entry {number}", item)
     elif isinstance(content, dict):
+        _refuse_wrapped(path, content)
         yield from _dict_entries(content)
     else:
         raise PipelineError(f"{path}: holds {shown(content)}, {WANTED}")
@@ -114,6 +116,26 @@ def _image(path: Path, position: str, key: str, value: Any) -> int | str:
             f"{path}: {position}: {key} is {shown(value)}, wanted a number or a string"
         )
     return value
+
+
+def _refuse_wrapped(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise PipelineError where the keys are no images: one entry alone, or a list in an object."""
+    if "caption" in content and any(key in content for key in _ID_KEYS):
+        raise PipelineError(
+            f"{path}: holds one entry {shown(content)}, wanted a list of such entries:"
+            ' [{"image_id": ..., "caption": ...}, ...]'
+        )
+    for name, value in content.items():
+        inner = (
+            [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+        )
+        keys = (next((key for key in _NAMES if key in item), None) for item in inner)
+        images = {str(item[key]) for item, key in zip(inner, keys, strict=True) if key is not None}
+        if len(images) > 1 or (name.isalpha() and images and name not in min(images)):
+            raise PipelineError(
+                f"{path}: key {name!r} holds a list of {len(inner):,} entries, wanted the list"
+                ' itself: [{"image_id": ..., "caption": ...}, ...]'
+            )
 
 
 def _dict_entries(content: Mapping[str, Any]) -> Iterator[Entry]:

@@ -184,6 +184,16 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
     [
         ({"7": ["a man", "one man"], "8": "a dog"}, {"7": ["a man", "one man"], "8": ["a dog"]}),
         (items(a="x") + items(a="y"), {"a": ["x", "y"]}),
+        (  # as pycocoevalcap has them in memory
+            {
+                "7.jpg": [
+                    {"image_id": 7, "file_name": "7.jpg", "id": 1, "caption": "x"},
+                    {"id": 2, "caption": "y"},
+                ]
+            },
+            {"7": ["x", "y"]},
+        ),
+        ({"dog": [{"image": "dog.jpg", "caption": "x"}]}, {"dog": ["x"]}),
     ],
 )
 def test_forms_of_references(tmp_path: Path, content: Any, wanted: dict[str, list[str]]) -> None:
@@ -245,6 +255,16 @@ def test_splits_of_references(tmp_path: Path) -> None:
         ("r.json", "[" * 100_000, "r.json: nested too deeply"),
         ("r.json", "3", "holds 3, wanted"),
         ("r.json", "[]", "r.json: no captions; wanted"),
+        *(
+            (
+                "r.json",
+                {"info": {}, "results": entries},
+                rf"r.json: key 'results' holds a list of {len(entries)} entries, wanted the list"
+                r' itself: \[{"image_id"',
+            )
+            for entries in (items(a="x"), items(a="x", b="y"))
+        ),
+        ("r.json", items(a="x")[0], "r.json: holds one entry .*, wanted a list of such entries"),
         ("r.jsonl", '{"image_id": 1, "caption": "x"}\n{"image', "r.jsonl: line 2: no JSON"),
         (
             "r.json",
