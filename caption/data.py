@@ -181,9 +181,19 @@ def _read_json(path: Path) -> list[CaptionedImage]:
         raise CaptionError(f"{path}: holds a {type(content).__name__}, {wanted}")
     if isinstance(content.get("annotations"), list):
         return _read_coco(path, content)
-    if isinstance(content.get("images"), list):
-        return _read_karpathy(path, content["images"])
+    images = content.get("images")
+    if isinstance(images, list):
+        if images and not any(_karpathys(entry) for entry in images):
+            raise CaptionError(
+                f"{path}: has `images` but no list `annotations`; image_info files have no"
+                f" captions, {wanted}, as a captions_*.json or dataset_*.json has"
+            )
+        return _read_karpathy(path, images)
     raise CaptionError(f"{path}: found the keys {', '.join(map(repr, content))}, {wanted}")
+
+
+def _karpathys(entry: Any) -> bool:
+    return isinstance(entry, dict) and ("sentences" in entry or "filename" in entry)
 
 
 def _read_coco(path: Path, content: dict[str, Any]) -> list[CaptionedImage]:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caption.errors import CaptionError
 from extract.cache import image_id_of
 from pipeline.errors import USER_ERRORS, PipelineError
 from pipeline.results import (
@@ -198,6 +199,20 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
 )
 def test_forms_of_references(tmp_path: Path, content: Any, wanted: dict[str, list[str]]) -> None:
     assert read_references(write(tmp_path / "c.json", content)) == wanted
+
+
+@pytest.mark.parametrize("more", [{}, {"annotations": {}}, {"annotations": None}])
+def test_an_image_info_file_has_no_references(tmp_path: Path, more: Any) -> None:
+    info = {"images": [{"id": 1, "file_name": "000000000001.jpg"}], **more}
+    with pytest.raises(
+        CaptionError,
+        match="c.json: has `images` but no list `annotations`; image_info files have no captions,"
+        " wanted Karpathy's .* or COCO's .*captions_",
+    ):
+        read_references(write(tmp_path / "c.json", info))
+    broken = {"images": [{"filename": "1.jpg"}]}
+    with pytest.raises(CaptionError, match=r"images\[0\]: `sentences` is None, wanted a list"):
+        read_references(write(tmp_path / "c.json", broken))
 
 
 def test_splits_of_references(tmp_path: Path) -> None:
