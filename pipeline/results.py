@@ -69,8 +69,13 @@ def ids_by_spelling(ids: Iterable[str]) -> dict[str, str]:
     return unique | {image: image for image in known}
 
 
-def read_results(path: Path | str, *, allow_empty: bool = False) -> Results:
-    """Read and check a results file.
+def read_results(
+    path: Path | str,
+    *,
+    allow_empty: bool = False,
+    references: Mapping[str, Sequence[str]] | None = None,
+) -> Results:
+    """Read and check a results file; `references` tell whether it and theirs may be swapped.
 
     Raises PipelineError naming the file, the place, what was found and what was wanted: for a file
     that cannot be read, captions that are no text, empty (unless `allow_empty`, which scores
@@ -95,9 +100,14 @@ def read_results(path: Path | str, *, allow_empty: bool = False) -> Results:
         more = f" (and {len(broken) - 1} more like it)" if len(broken) > 1 else ""
         raise PipelineError(f"{path}: {broken[0]}{more}")
     if doubled:
+        single = references is not None and all(len(texts) == 1 for texts in references.values())
         raise PipelineError(
             f"{path}: {named(doubled)} with more than one caption, wanted one per image;"
-            " keep the caption to be scored and run the command again"
+            + (
+                " the references have one each: are --results and --references swapped?"
+                if single and len(doubled) == len(captions)
+                else " keep the caption to be scored and run the command again"
+            )
         )
     if not captions:
         raise PipelineError(f"{path}: no captions; {WANTED}")

@@ -215,7 +215,7 @@ def _score_files(paths: Sequence[Path], options: dict[str, Any], settings: Setti
     sources = [
         Source(
             name=name,
-            results=read_results(path, allow_empty=options["allow_empty"]),
+            results=read_results(path, allow_empty=options["allow_empty"], references=references),
             training=known,
         )
         for name, path in zip(names_of(paths), paths, strict=True)

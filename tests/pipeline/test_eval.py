@@ -199,6 +199,21 @@ def test_missing_and_extra_images(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["images"] == 1
 
 
+def test_swapped_files_are_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    swapped = "the references have one each: are --results and --references swapped?"
+    assert run("--results", "c.json", "--references", "a.json", *FAST) == 1
+    assert f"3 images (1, 2, 3) with more than one caption, wanted one per image; {swapped}" in (
+        capsys.readouterr().err
+    )
+    assert run("--results", "c.json", "--references", "c.json", *FAST) == 1
+    assert "keep the caption to be scored" in capsys.readouterr().err
+    write("some.json", coco({**REFERENCES, 3: ["A bus."]}))
+    assert run("--results", "some.json", "--references", "a.json", *FAST) == 1
+    assert "2 images (1, 2) with more than one caption, wanted one per image; keep" in (
+        capsys.readouterr().err
+    )
+
+
 def test_fixed_table(capsys: pytest.CaptureFixture[str]) -> None:
     from evaluate.document_frequency import DocumentFrequency
 
