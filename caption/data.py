@@ -42,6 +42,7 @@ class CaptionData:
 
     path: Path
     images: list[CaptionedImage]
+    uncaptioned: list[str] = field(default_factory=list)  # ids of images that have no caption
 
     def split(self, name: str) -> list[CaptionedImage]:
         """The images of a split; `train` includes Karpathy's `restval`.
@@ -100,9 +101,11 @@ def read_captions(path: str | Path) -> CaptionData:
         raise CaptionError(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise CaptionError(f"{path}: byte {error.start} is no UTF-8, wanted UTF-8") from error
-    if not images:
+    captioned = [image for image in images if image.captions]
+    if not captioned:
         raise CaptionError(f"{path}: holds no captioned image")
-    return CaptionData(path=path, images=images)
+    uncaptioned = [image.image_id for image in images if not image.captions]
+    return CaptionData(path=path, images=captioned, uncaptioned=uncaptioned)
 
 
 def tokenized(image: CaptionedImage, source: Path) -> list[str]:
@@ -211,7 +214,7 @@ def _read_coco(path: Path, content: dict[str, Any]) -> list[CaptionedImage]:
         key = str(_value(path, where, entry, "image_id", (int, str)))
         caption = _value(path, where, entry, "caption", (str,))
         images.setdefault(key, CaptionedImage(image_id=key)).captions.append(caption)
-    return [image for image in images.values() if image.captions]
+    return list(images.values())
 
 
 def _read_karpathy(path: Path, entries: list[Any]) -> list[CaptionedImage]:
@@ -243,7 +246,7 @@ def _read_karpathy(path: Path, entries: list[Any]) -> list[CaptionedImage]:
             tokens=None if None in tokens else [words for words in tokens if words is not None],
             filename=filename,
         )
-    return [image for image in images.values() if image.captions]
+    return list(images.values())
 
 
 def _value(path: Path, where: str, entry: Any, key: str, types: tuple[type, ...]) -> Any:

@@ -46,8 +46,8 @@ def entries(path: Path, split: str | None) -> Iterator[Entry]:
     when `split` is given but the file has no such split.
     """
     suffix, text = form_of(path), _text(path)
-    if suffix in (".csv", ".tsv") or _DATASET.search(text, 0, _PEEK):
-        yield from _dataset_entries(path, split)
+    if _is_data_set(suffix, text):
+        yield from _data_set_entries(path, split)
         return
     if split is not None:
         raise WrongUsage(f"{path}: has no splits; leave out --split {split}")
@@ -65,7 +65,19 @@ def entries(path: Path, split: str | None) -> Iterator[Entry]:
         raise PipelineError(f"{path}: holds {shown(content)}, {WANTED}")
 
 
-def _dataset_entries(path: Path, split: str | None) -> Iterator[Entry]:
+def data_set(path: Path) -> CaptionData | None:
+    """What a data set says of its images beside their captions; None for the other forms.
+
+    Raises PipelineError or CaptionError where the file cannot be read.
+    """
+    return read_captions(path) if _is_data_set(form_of(path), _text(path)) else None
+
+
+def _is_data_set(suffix: str, text: str) -> bool:
+    return suffix in (".csv", ".tsv") or _DATASET.search(text, 0, _PEEK) is not None
+
+
+def _data_set_entries(path: Path, split: str | None) -> Iterator[Entry]:
     data = read_captions(path)
     if split is not None and all(image.split is None for image in data.images):
         raise WrongUsage(f"{path}: has no splits; leave out --split {split}")

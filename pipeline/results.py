@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from caption.data import TRAIN_SPLITS, read_captions
-from pipeline.entries import WANTED, entries, shown
+from pipeline.entries import WANTED, data_set, entries, shown
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 
@@ -196,25 +196,42 @@ def shared_images(
         if len(shared) < len(references):
             log.info("scoring %d of the %d images of %s", len(shared), len(references), source)
         return shared
-    problems = []
+    unmatched = []
     for result in results:
         missing = [i for i in references if i not in result.captions]
-        extra = [result.given[i] for i in result.captions if i not in references]
+        extra = [i for i in result.captions if i not in references]
         if len(missing) == len(references):
             raise PipelineError(_nothing_shared(references, [result], source))
-        if missing:
-            problems.append(f"{result.path} has no caption for {named(missing)} of {source}")
-        if extra:
-            problems.append(f"{result.path} has captions for {named(extra)} not in {source}")
-    if problems:
+        if missing or extra:
+            unmatched.append((result, missing, extra))
+    if unmatched:
         files = [str(result.path) for result in results]
         line = ["--results", *files, "--references", str(source), *typed, "--subset"]
         other = "" if "--split" in typed else f" (if {source} has splits, pick one by --split)"
         raise PipelineError(
-            "; ".join(problems) + "; to score the images that all files share:"
+            f"{_mismatches(unmatched, source)}; to score the images that all files share:"
             f" pipeline eval {shlex.join(line)}{other}"
         )
     return list(references)
+
+
+def _mismatches(
+    unmatched: Iterable[tuple[Results, Sequence[str], Sequence[str]]], source: Path
+) -> str:
+    """Which images each file lacks, of results with missing and extra canonical ids."""
+    data = data_set(source)
+    bare = set() if data is None else {canonical_id(image) for image in data.uncaptioned}
+    problems = []
+    for result, missing, extra in unmatched:
+        unknown = [result.given[i] for i in extra if i not in bare]
+        wordless = [result.given[i] for i in extra if i in bare]
+        if missing:
+            problems.append(f"{result.path} has no caption for {named(missing)} of {source}")
+        if unknown:
+            problems.append(f"{result.path} has captions for {named(unknown)} not in {source}")
+        if wordless:
+            problems.append(f"{source} has no caption for {named(wordless)} of {result.path}")
+    return "; ".join(problems)
 
 
 def _nothing_shared(references: Mapping[str, Any], results: Sequence[Results], source: Path) -> str:

@@ -335,7 +335,11 @@ def results_of(path: str, *images: int) -> Results:
     )
 
 
-def test_missing_and_extra_images_are_named() -> None:
+def test_missing_and_extra_images_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("c.json"), {"1": ["a"]})
     references = {str(i): ["a"] for i in range(20)}
     with pytest.raises(PipelineError) as caught:
         shared_images(
@@ -349,8 +353,28 @@ def test_missing_and_extra_images_are_named() -> None:
     )
 
 
-def test_the_command_for_shared_images_keeps_what_was_typed() -> None:
+def test_images_without_captions_among_the_references_are_named(tmp_path: Path) -> None:
+    content = {
+        "images": [{"id": image, "file_name": f"{image}.jpg"} for image in (1, 2, 3)],
+        "annotations": [{"image_id": image, "caption": "a"} for image in (1, 2)],
+    }
+    path = write(tmp_path / "c.json", content)
+    with pytest.raises(PipelineError) as caught:
+        shared_images(
+            read_references(path), [results_of("r.json", 1, 2, 3, 4)], source=path, subset=False
+        )
+    assert str(caught.value).startswith(
+        f"r.json has captions for 1 image (4) not in {path};"
+        f" {path} has no caption for 1 image (3) of r.json; to score"
+    )
+
+
+def test_the_command_for_shared_images_keeps_what_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can be pasted: names are quoted, and --split is not asked for twice."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("c d.json"), {"1": ["a"]})
     with pytest.raises(PipelineError) as caught:
         shared_images(
             {"1": ["a"], "2": ["b"]},
