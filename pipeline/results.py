@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caption.data import TRAIN_SPLITS, read_captions
+from caption.data import TRAIN_SPLITS, CaptionData, read_captions
 from pipeline.entries import WANTED, data_set, entries, shown
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
@@ -187,12 +187,13 @@ def shared_images(
 
     Every results file must hold exactly the images of `references`; with `subset` the images that
     all hold are taken. Raises PipelineError naming the images that are missing or unknown, with
-    the command for the shared ones, which repeats the `typed` options.
+    the --split they are all in, or the command for the shared ones, which repeats the `typed`
+    options.
     """
     if subset:
         shared = [i for i in references if all(i in r.captions for r in results)]
         if not shared:
-            raise PipelineError(_nothing_shared(references, results, source))
+            raise PipelineError(_nothing_shared(references, results, source, typed))
         if len(shared) < len(references):
             log.info("scoring %d of the %d images of %s", len(shared), len(references), source)
         return shared
@@ -201,25 +202,64 @@ def shared_images(
         missing = [i for i in references if i not in result.captions]
         extra = [i for i in result.captions if i not in references]
         if len(missing) == len(references):
-            raise PipelineError(_nothing_shared(references, [result], source))
+            raise PipelineError(_nothing_shared(references, [result], source, typed))
         if missing or extra:
             unmatched.append((result, missing, extra))
     if unmatched:
-        files = [str(result.path) for result in results]
-        line = ["--results", *files, "--references", str(source), *typed, "--subset"]
-        other = "" if "--split" in typed else f" (if {source} has splits, pick one by --split)"
+        data = data_set(source)
         raise PipelineError(
-            f"{_mismatches(unmatched, source)}; to score the images that all files share:"
-            f" pipeline eval {shlex.join(line)}{other}"
+            f"{_mismatches(unmatched, source, data)}; {_advice(results, source, typed, data)}"
         )
     return list(references)
 
 
+def _advice(
+    results: Sequence[Results], source: Path, typed: Sequence[str], data: CaptionData | None
+) -> str:
+    """What to type where the images differ: the split of the results, else the shared images."""
+    split = None if "--split" in typed else _split_of(results, data)
+    if split is not None:
+        return _in_split(results, split)
+    files = [str(result.path) for result in results]
+    line = ["--results", *files, "--references", str(source), *typed, "--subset"]
+    others = [] if "--split" in typed else _splits(data)
+    other = f" (or pick one split by --split: {', '.join(others)})" if len(others) > 1 else ""
+    return f"to score the images that all files share: pipeline eval {shlex.join(line)}{other}"
+
+
+def _splits(data: CaptionData | None) -> list[str]:
+    """The splits of a references file as --split takes them, in the file's order."""
+    images = [] if data is None else data.images
+    found = dict.fromkeys(image.split for image in images if isinstance(image.split, str))
+    return [split for split in found if split == "train" or split not in TRAIN_SPLITS]
+
+
+def _split_of(results: Sequence[Results], data: CaptionData | None) -> str | None:
+    """The one of several splits that all images of the results are in."""
+    if data is None or len(_splits(data)) < 2:
+        return None
+    splits = {
+        canonical_id(image.image_id): image.split
+        for image in data.images
+        if isinstance(image.split, str)
+    }
+    found = {splits.get(image) for result in results for image in result.captions}
+    if found <= set(TRAIN_SPLITS):
+        return TRAIN_SPLITS[0]
+    return found.pop() if len(found) == 1 else None
+
+
+def _in_split(results: Sequence[Results], split: str) -> str:
+    files = _listed(str(result.path) for result in results)
+    return f"all images of {files} are in the split {split}: --split {shlex.quote(split)}"
+
+
 def _mismatches(
-    unmatched: Iterable[tuple[Results, Sequence[str], Sequence[str]]], source: Path
+    unmatched: Iterable[tuple[Results, Sequence[str], Sequence[str]]],
+    source: Path,
+    data: CaptionData | None,
 ) -> str:
     """Which images each file lacks, of results with missing and extra canonical ids."""
-    data = data_set(source)
     bare = set() if data is None else {canonical_id(image) for image in data.uncaptioned}
     problems = []
     for result, missing, extra in unmatched:
@@ -234,13 +274,22 @@ def _mismatches(
     return "; ".join(problems)
 
 
-def _nothing_shared(references: Mapping[str, Any], results: Sequence[Results], source: Path) -> str:
+def _nothing_shared(
+    references: Mapping[str, Any], results: Sequence[Results], source: Path, typed: Sequence[str]
+) -> str:
     ours = [result.given[i] for result in results for i in list(result.captions)[:3]]
     theirs = list(references)[:3]
-    files = ", ".join(str(result.path) for result in results)
+    advice = "give the references of these images"
+    if "--split" in typed:
+        split = _split_of(results, data_set(source))
+        advice = (
+            f"{advice} or another --split"
+            if split is None or split in typed
+            else _in_split(results, split)
+        )
     return (
-        f"{files} and {source} share no image: the ids are like {_listed(ours)} and like"
-        f" {_listed(theirs)}; give the references of these images (and their --split)"
+        f"{_listed(str(result.path) for result in results)} and {source} share no image: the ids"
+        f" are like {_listed(ours)} and like {_listed(theirs)}; {advice}"
     )
 
 

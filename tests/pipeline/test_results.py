@@ -349,7 +349,6 @@ def test_missing_and_extra_images_are_named(
         "r.json has no caption for 2 images (0, 1) of c.json; r.json has captions for 3 images"
         " (20, 21, 22) not in c.json; to score the images that all files share:"
         " pipeline eval --results r.json --references c.json --subset"
-        " (if c.json has splits, pick one by --split)"
     )
 
 
@@ -398,11 +397,44 @@ def test_subset_is_what_all_files_share(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize("subset", [False, True])
-def test_files_of_different_images_show_their_ids(subset: bool) -> None:
+def test_files_of_different_images_show_their_ids(tmp_path: Path, subset: bool) -> None:
     references = {"dog": ["a"], "cat": ["b"]}
+    path = write(tmp_path / "c.json", references)
     with pytest.raises(
-        PipelineError, match="share no image: the ids are like 1, 2 and like dog, cat"
+        PipelineError,
+        match="share no image: the ids are like 1, 2 and like dog, cat; give the references of"
+        " these images$",
     ):
+        shared_images(references, [results_of("r.json", 1, 2)], source=path, subset=subset)
+
+
+SPLITS = {1: "train", 2: "restval", 3: "val", 4: "val", 5: "test", 6: "test"}
+
+
+@pytest.mark.parametrize(
+    ("images", "typed", "advice"),
+    [
+        ([3, 4], (), "; all images of r.json are in the split val: --split val"),
+        ([1, 2], (), "; all images of r.json are in the split train: --split train"),
+        ([5], (), "; all images of r.json are in the split test: --split test"),
+        ([1, 3], (), " --subset (or pick one split by --split: train, val, test)"),
+        ([5, 9], (), " --subset (or pick one split by --split: train, val, test)"),
+        ([5], ("--split", "test"), " --split test --subset"),
+        ([4], ("--split", "test"), "; all images of r.json are in the split val: --split val"),
+        ([9], ("--split", "test"), "; give the references of these images or another --split"),
+    ],
+)
+def test_the_split_of_the_results_is_named(
+    tmp_path: Path, images: list[int], typed: tuple[str, ...], advice: str
+) -> None:
+    content = [
+        {"filename": f"{image}.jpg", "split": split, "sentences": [{"raw": "a man"}]}
+        for image, split in SPLITS.items()
+    ]
+    path = write(tmp_path / "dataset.json", {"images": content})
+    references = read_references(path, split=typed[1] if typed else None)
+    with pytest.raises(PipelineError) as caught:
         shared_images(
-            references, [results_of("r.json", 1, 2)], source=Path("c.json"), subset=subset
+            references, [results_of("r.json", *images)], source=path, subset=False, typed=typed
         )
+    assert str(caught.value).endswith(advice)
