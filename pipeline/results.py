@@ -10,8 +10,9 @@ import logging
 import re
 import shlex
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,45 @@ def shared_images(
             f"{_mismatches(unmatched, source, data)}; {_advice(results, source, typed, data)}"
         )
     return list(references)
+
+
+def by_file_names(results: Results, references: Mapping[str, Any], source: Path) -> Results:
+    """Results that name images by their file names in the references, under the ids there.
+
+    Only where none is named by its id and most are by a file name of one image; else the results
+    as they are, with a warning where several images have the name.
+    """
+    names = {i: _bare(given) for i, given in results.given.items() if isinstance(given, str)}
+    if not names or any(image in references for image in results.captions):
+        return results
+    data = data_set(source)
+    table: dict[str, list[str]] = {}
+    for image in [] if data is None else data.images:
+        if isinstance(image.filename, str):
+            table.setdefault(_bare(image.filename), []).append(canonical_id(image.image_id))
+    found = {image: table[name] for image, name in names.items() if name in table}
+    if 2 * len(found) <= len(results.captions):
+        return results
+    ids = {image: found.get(image, [image])[0] for image in results.captions}
+    counts = Counter(ids.values())
+    doubled = [i for i, images in found.items() if len(images) > 1 or counts[ids[i]] > 1]
+    if doubled:
+        log.warning(
+            "%s: %s named by file names that are not of one image each in %s; give their ids",
+            *(results.path, named(results.given[image] for image in doubled), source),
+        )
+        return results
+    log.info("%s: images are named by their file_name in %s", results.path, source)
+    return replace(
+        results,
+        captions={ids[image]: text for image, text in results.captions.items()},
+        given={ids[image]: given for image, given in results.given.items()},
+    )
+
+
+def _bare(name: str) -> str:
+    """A file name without folder and suffix."""
+    return canonical_id(re.split(r"[/\\]", name)[-1])
 
 
 def _advice(

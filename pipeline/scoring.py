@@ -19,11 +19,13 @@ from evaluate.scores import COLUMNS, METRIC_COLUMNS, METRICS, Scorer, Scores, To
 from evaluate.significance import RESAMPLES, Difference, Interval, compare, intervals
 from extract.nearest import nearest
 from pipeline.entries import read_json
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, WrongUsage
 from pipeline.files import write_text
 from pipeline.results import Results, canonical_id, shared_images
 
 log = logging.getLogger(__name__)
+
+_PER_IMAGE = ("results", "image_id", "caption", "references")  # its first columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,12 +195,26 @@ def write_scores(path: Path, scored: Scored) -> None:
     write_text(path, json.dumps(kept, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def check_per_image(path: Path, inputs: Sequence[Path]) -> None:
+    """Raise WrongUsage when the CSV would take the place of an input or of another kind of file."""
+    if not path.exists():
+        return
+    if path.resolve() in {given.resolve() for given in inputs}:
+        raise WrongUsage(f"--per-image {path} is read by this very command; give another name")
+    begin = ",".join(_PER_IMAGE).encode()
+    if not path.is_file() or not path.read_bytes().startswith(begin):
+        raise WrongUsage(
+            f"--per-image {path} is there and holds no scores of an earlier command; give another"
+            " name, or remove it"
+        )
+
+
 def write_per_image(path: Path, evaluation: Evaluation, references: Mapping[str, Any]) -> None:
     """A CSV of one line per image and source: caption, number of references, every metric."""
     columns = [c for c in COLUMNS if any(c in s.scores.per_image for s in evaluation.scored)]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["results", "image_id", "caption", "references", *columns])
+    writer.writerow([*_PER_IMAGE, *columns])
     for scored in evaluation.scored:
         results, per_image = scored.source.results, scored.scores.per_image
         for index, image in enumerate(scored.scores.ids):

@@ -13,13 +13,14 @@ import click
 from evaluate.cider import DocumentFrequency
 from evaluate.scores import METRICS, Tokenizer
 from evaluate.significance import RESAMPLES
-from pipeline.results import read_references, read_results, training_captions
+from pipeline.results import by_file_names, read_references, read_results, training_captions
 from pipeline.run_results import Decoding, decode_runs
 from pipeline.score_report import report
 from pipeline.scoring import (
     Evaluation,
     Settings,
     Source,
+    check_per_image,
     evaluate,
     names_of,
     read_domains,
@@ -192,6 +193,10 @@ def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
         raise click.UsageError("--satisfy goes with --constraints only")
     if wrong:
         raise click.UsageError(f"{wrong[0]} is no {'run folder' if runs else 'results file'}")
+    if options["per_image"]:
+        files = ("references", "domains", "train_captions", "df", "captions", "constraints")
+        given = [options[name] for name in files if options[name]]
+        check_per_image(options["per_image"], [*results, *more, *given])
     forms = {"--json": "as_json", "--markdown": "markdown", "--latex": "latex"}
     chosen = [flag for flag, name in forms.items() if options[name]]
     if len(chosen) > 1:
@@ -212,14 +217,11 @@ def _score_files(paths: Sequence[Path], options: dict[str, Any], settings: Setti
     references = read_references(options["references"], split=options["split"])
     training = options["train_captions"]
     known = training_captions(training) if training else None
-    sources = [
-        Source(
-            name=name,
-            results=read_results(path, allow_empty=options["allow_empty"], references=references),
-            training=known,
-        )
-        for name, path in zip(names_of(paths), paths, strict=True)
-    ]
+    sources = []
+    for name, path in zip(names_of(paths), paths, strict=True):
+        results = read_results(path, allow_empty=options["allow_empty"], references=references)
+        results = by_file_names(results, references, options["references"])
+        sources.append(Source(name=name, results=results, training=known))
     return _evaluated(sources, references, options["references"], settings, options)
 
 

@@ -214,6 +214,68 @@ def test_swapped_files_are_asked_about(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
+FILES = {71: "train/man.jpg", 72: "train/dogs.jpg", 73: "bus.v2.png"}
+
+
+def named_by_file(**names: str) -> Path:
+    """References with numbers as ids and file names that do not hold them."""
+    content = coco({70 + image: texts for image, texts in REFERENCES.items()})
+    files = FILES | {int(key[1:]): name for key, name in names.items()}
+    content["images"] = [{"id": image, "file_name": name} for image, name in files.items()]
+    return write("numbers.json", content)
+
+
+@pytest.mark.parametrize("names", [FILES.values(), ("man", "dogs.jpg", "./x/bus.v2.PNG")])
+def test_results_by_file_name(names: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    named_by_file()
+    write("names.json", dict(zip(names, CAPTIONS.values(), strict=True)))
+    files = ("--results", "names.json", "--references", "numbers.json", *FAST)
+    assert run(*files, "--json", "--per-image", "names.csv") == 0
+    found = capsys.readouterr()
+    assert "names.json: images are named by their file_name in numbers.json" in found.err
+    assert run("--results", "a.json", "--references", "c.json", *FAST, "--json") == 0
+    by_id = json.loads(capsys.readouterr().out)["results"][0]["corpus"]
+    assert json.loads(found.out)["results"][0]["corpus"] == by_id
+    rows = csv.DictReader(Path("names.csv").read_text().splitlines())
+    assert [row["image_id"] for row in rows] == list(names)
+
+
+def test_results_by_file_name_are_named_where_they_do_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    named_by_file()
+    files = ("--results", "names.json", "--references", "numbers.json", *FAST)
+    write("names.json", {"man.jpg": "a man", "dogs.jpg": "dogs", "car.jpg": "a car"})
+    assert run(*files) == 1
+    said = capsys.readouterr().err
+    assert "names.json has no caption for 1 image (73) of numbers.json" in said
+    assert "names.json has captions for 1 image (car.jpg) not in numbers.json" in said
+    write("names.json", {"man.jpg": "a man", "two.jpg": "dogs", "car.jpg": "a car"})
+    assert run(*files) == 1
+    assert "share no image: the ids are like man.jpg, two.jpg, car.jpg" in capsys.readouterr().err
+    named_by_file(_72="val/man.jpg")
+    write("names.json", {"man.jpg": "a man", "bus.v2.png": "a bus"})
+    assert run(*files) == 1
+    said = capsys.readouterr().err
+    assert "1 image (man.jpg) named by file names that are not of one image each in num" in said
+    assert "share no image" in said
+
+
+@pytest.mark.parametrize("taken", ["a.json", "c.json"])
+def test_per_image_scores_take_the_place_of_nothing_else(
+    taken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--results", "a.json", "--references", "c.json", *FAST, "--per-image")
+    before = Path(taken).read_bytes()
+    assert run(*files, taken) == run(*files, f"./{taken}") == 2
+    assert f"--per-image {taken} is read by this very command" in capsys.readouterr().err
+    assert Path(taken).read_bytes() == before
+    Path("notes.csv").write_text("mine\n")
+    assert run(*files, "notes.csv") == 2 and Path("notes.csv").read_text() == "mine\n"
+    assert "notes.csv is there and holds no scores of an earlier" in capsys.readouterr().err
+    assert run(*files, "new.csv") == run(*files, "new.csv") == 0
+
+
 def test_fixed_table(capsys: pytest.CaptureFixture[str]) -> None:
     from evaluate.document_frequency import DocumentFrequency
 
