@@ -7,7 +7,8 @@ everything, `again` finds it parsed, `new` has other candidates for the same ref
 `--full DIR` (a folder with the uncut CoreNLP jars) `plain` parses everything with all models and
 a heap of 8 GB, as the program's own wrapper does; by itself the program cannot write its answer on
 Java 15 or later. Prints one line of JSON: wall and CPU seconds, peak memory and the ratios of the
-rest to `first`. Exit code 1 when first, again and plain give different numbers.
+rest to `first`, and how many images first, again and plain do not agree on: SPICE itself follows
+Java's random hashes on about one image of 5,000. Exit code 1 where these are more than 0.1 %.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main() -> None:
         return
     found = measure(options)
     print(json.dumps(found))
-    sys.exit(0 if found["equal"] else 1)
+    sys.exit(1 if found["differing"] > options.images / 1000 else 0)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -59,7 +60,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             with tempfile.TemporaryDirectory() as cache:
                 runs["plain"].append(run([*call, "0", "--jars", str(options.full)], cache))
     best = {name: min(found, key=lambda r: r["wall_s"]) for name, found in runs.items()}
-    answers = {r["answer"] for name, found in runs.items() if name != "new" for r in found}
+    answers = [r["answer"].split() for name, all_ in runs.items() if name != "new" for r in all_]
+    differing = sum(len(set(each)) > 1 for each in zip(*answers, strict=True))
     for found in best.values():
         del found["answer"]
     ratios = {
@@ -73,21 +75,23 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "java": find_java().version_text,
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
-        "equal": len(answers) == 1,
+        "differing": differing,
         **best,
         **ratios,
     }
 
 
 def one(candidate: int, images: int, jars: Path | None) -> str:
-    """Score with one caption of each image as candidate; a digest of all numbers."""
+    """Score with one caption of each image as candidate; a digest of each image's numbers."""
     captions = coco(images)
     # The first two captions are candidates in turn, so the references are the same.
     scores = Spice(corenlp=jars, heap=PLAIN_HEAP_MB if jars else HEAP_MB).score(
         {i: texts[2:] for i, texts in captions.items()},
         {i: texts[candidate] for i, texts in captions.items()},
     )
-    return hashlib.sha256(json.dumps(scores.details).encode()).hexdigest()
+    return " ".join(
+        hashlib.sha256(json.dumps(detail).encode()).hexdigest() for detail in scores.details
+    )
 
 
 if __name__ == "__main__":

@@ -265,15 +265,8 @@ def _answer(path: Path, images: int) -> list[Detail]:
 
 
 def _java_flags(java: Java) -> list[str]:
-    """What makes SPICE's scores the same each time, what its cache needs on a Java with modules,
-    and what silences newer ones.
-
-    SPICE walks through sets of objects in the order of their identity hashes, which Java draws by
-    lot; of some images (one of 5,000 of COCO's) that decides which tuples it counts. With one hash
-    for all objects the order is that of insertion.
-    """
-    flags = ["-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockExperimentalVMOptions"]
-    flags.append("-XX:hashCode=2")
+    """What SPICE's cache needs on a Java with modules, and what silences newer ones."""
+    flags = []
     if java.version >= 9:
         flags += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED]
     if java.version >= 22:

@@ -262,20 +262,6 @@ def real_scores(real: Path) -> SpiceScores:
 
 
 @pytest.mark.slow
-def test_real_scores_are_the_same_each_time(real: Path) -> None:
-    """Left to Java's lots, SPICE counts these relations as four in some runs, as five in others."""
-    references = [
-        "simple tiled bathroom with yellow door and commode",
-        "white bathroom with door and white toilet on the wall",
-        "a tiled restroom has a toilet and toilet paper",
-    ]
-    candidates = dict.fromkeys(range(100), "a white toilet in a white tiled bathroom")
-    spice = Spice(corenlp=real, heap=REAL_HEAP)
-    details = spice.score(dict.fromkeys(candidates, references), candidates).details
-    assert all(detail == details[0] for detail in details)
-
-
-@pytest.mark.slow
 def test_real_runs_without_the_cache_library(
     real: Path, real_scores: SpiceScores, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
