@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from extract import durable
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, WrongUsage
 
 
 def write_bytes(path: Path | str, data: bytes) -> None:
@@ -24,3 +25,9 @@ def write_bytes(path: Path | str, data: bytes) -> None:
 def write_text(path: Path | str, text: str) -> None:
     """`write_bytes` of UTF-8 text."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def refuse_inputs(path: Path, inputs: Iterable[Path], option: str) -> None:
+    """Raise WrongUsage where what `option` is to write is a file that the command reads."""
+    if path.resolve() in {read.resolve() for read in inputs}:
+        raise WrongUsage(f"{option} {path} is read by this very command; give another name")

@@ -20,7 +20,7 @@ from evaluate.significance import RESAMPLES, Difference, Interval, compare, inte
 from extract.nearest import nearest
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError, WrongUsage
-from pipeline.files import write_text
+from pipeline.files import refuse_inputs, write_text
 from pipeline.results import Results, canonical_id, shared_images
 
 log = logging.getLogger(__name__)
@@ -197,10 +197,9 @@ def write_scores(path: Path, scored: Scored) -> None:
 
 def check_per_image(path: Path, inputs: Sequence[Path]) -> None:
     """Raise WrongUsage when the CSV would take the place of an input or of another kind of file."""
+    refuse_inputs(path, inputs, "--per-image")
     if not path.exists():
         return
-    if path.resolve() in {given.resolve() for given in inputs}:
-        raise WrongUsage(f"--per-image {path} is read by this very command; give another name")
     begin = ",".join(_PER_IMAGE).encode()
     if not path.is_file() or not path.read_bytes().startswith(begin):
         raise WrongUsage(

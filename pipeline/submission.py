@@ -48,13 +48,17 @@ def write_submission(
             " as the end of the name)"
         )
     captions = _checked(results, split, ids)
-    path = _file(folder, split, name)
+    path, archive = outputs(name, split, folder)
     write_results(path, captions)
     files = {s: _file(folder, s, name) for s in IMAGES}
     packed = {s: file for s, file in files.items() if file.exists()}
-    archive = folder / f"{name}_results.zip"
     write_bytes(archive, _zip(list(packed.values())))
     return Submission(results=path, archive=archive, splits=tuple(packed))
+
+
+def outputs(name: str, split: str, folder: Path) -> tuple[Path, Path]:
+    """The results file and the zip that `write_submission` writes."""
+    return _file(folder, split, name), folder / f"{name}_results.zip"
 
 
 def read_ids(path: Path) -> set[str]:

@@ -13,6 +13,7 @@ import click
 from evaluate.cider import DocumentFrequency
 from evaluate.scores import METRICS, Tokenizer
 from evaluate.significance import RESAMPLES
+from pipeline.files import refuse_inputs
 from pipeline.results import by_file_names, read_references, read_results, training_captions
 from pipeline.run_results import Decoding, decode_runs
 from pipeline.score_report import report
@@ -27,7 +28,7 @@ from pipeline.scoring import (
     write_per_image,
     write_scores,
 )
-from pipeline.submission import IMAGES, read_ids, write_submission
+from pipeline.submission import IMAGES, outputs, read_ids, write_submission
 from pipeline.tables import Format
 
 log = logging.getLogger(__name__)
@@ -193,10 +194,7 @@ def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
         raise click.UsageError("--satisfy goes with --constraints only")
     if wrong:
         raise click.UsageError(f"{wrong[0]} is no {'run folder' if runs else 'results file'}")
-    if options["per_image"]:
-        files = ("references", "domains", "train_captions", "df", "captions", "constraints")
-        given = [options[name] for name in files if options[name]]
-        check_per_image(options["per_image"], [*results, *more, *given])
+    _check_outputs([*results, *more], options)
     forms = {"--json": "as_json", "--markdown": "markdown", "--latex": "latex"}
     chosen = [flag for flag, name in forms.items() if options[name]]
     if len(chosen) > 1:
@@ -205,6 +203,17 @@ def _check_usage(more: Sequence[Path], options: dict[str, Any]) -> None:
         _only_for(options, ("submission_split", "submission_ids", "out"), "--submission")
     elif len(results) + len(runs) + len(more) > 1:
         raise click.UsageError("--submission takes one results file or run")
+
+
+def _check_outputs(results: Sequence[Path], options: dict[str, Any]) -> None:
+    """Refuse, before any work, to write over what the command reads."""
+    names = ("references", "domains", "train_captions", "df", "captions", "constraints")
+    given = [options[name] for name in (*names, "submission_ids") if options[name]]
+    if options["per_image"]:
+        check_per_image(options["per_image"], [*results, *given])
+    if options["submission"]:
+        for path in outputs(*_submission(options)):
+            refuse_inputs(path, [*results, *given], "--submission:")
 
 
 def _only_for(options: dict[str, Any], names: Sequence[str], mode: str) -> None:
@@ -274,6 +283,12 @@ def _show(evaluation: Evaluation, settings: Settings, options: dict[str, Any]) -
         click.echo(report(evaluation, settings.columns, form))
 
 
+def _submission(options: dict[str, Any]) -> tuple[str, str, Path]:
+    """Name, split and folder of the submission."""
+    split = options["submission_split"] or "val2014"
+    return options["submission"], split, options["out"] or Path(".")
+
+
 def _submit(evaluation: Evaluation | None, options: dict[str, Any]) -> None:
     results = (
         evaluation.scored[0].source.results
@@ -281,13 +296,7 @@ def _submit(evaluation: Evaluation | None, options: dict[str, Any]) -> None:
         else read_results(options["results"][0], allow_empty=options["allow_empty"])
     )
     ids = read_ids(options["submission_ids"]) if options["submission_ids"] else None
-    written = write_submission(
-        results,
-        options["submission"],
-        options["submission_split"] or "val2014",
-        options["out"] or Path("."),
-        ids,
-    )
+    written = write_submission(results, *_submission(options), ids)
     other = [split for split in IMAGES if split not in written.splits]
     click.echo(f"{written.results}: {len(results.captions):,} captions, checked", err=True)
     click.echo(

@@ -276,6 +276,19 @@ def test_per_image_scores_take_the_place_of_nothing_else(
     assert run(*files, "new.csv") == run(*files, "new.csv") == 0
 
 
+def test_a_submission_takes_the_place_of_nothing_that_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = write("captions_val2014_net_results.json", results(CAPTIONS))
+    before = path.read_bytes()
+    write("ids.json", list(CAPTIONS))
+    files = ("--results", path, "--submission", "net", "--submission-ids", "ids.json")
+    assert run(*files) == 2
+    assert f"{path} is read by this very command" in capsys.readouterr().err
+    assert path.read_bytes() == before and not Path("net_results.zip").exists()
+    assert run(*files, "--out", "server") == 0
+
+
 def test_fixed_table(capsys: pytest.CaptureFixture[str]) -> None:
     from evaluate.document_frequency import DocumentFrequency
 
