@@ -127,7 +127,7 @@ class SelfCriticalConfig:
     patience: int | None = 5  # stop after so many epochs without a better CIDEr-D; null: never
     images: int = 10  # images in a batch
     samples: int = 5  # captions per image: beams, or draws
-    baseline: str = "beams"  # `beams`: mean reward of the image's beams; `greedy`: classic SCST
+    baseline: str = "beams"  # `beams`: their mean reward; `greedy`: classic; `draws`: of the others
     dropout: bool = False  # sample with dropout on (M2's release)
     learning_rate: float = 5e-6  # constant
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
@@ -136,7 +136,7 @@ class SelfCriticalConfig:
     eos: bool = False  # count the end of the sentence as a word of the reward
 
     def __post_init__(self) -> None:
-        choice("scst.baseline", self.baseline, ("beams", "greedy"))
+        choice("scst.baseline", self.baseline, ("beams", "greedy", "draws"))
         choice("scst.document", self.document, ("caption", "image"))
         _positive(
             scst__images=self.images,
@@ -147,10 +147,10 @@ class SelfCriticalConfig:
         )
         _not_negative(scst__epochs=self.epochs)
         _share(**{f"scst__betas[{n}]": beta for n, beta in enumerate(self.betas)})
-        if self.baseline == "beams" and self.samples < 2:
+        if self.baseline != "greedy" and self.samples < 2:
             raise CaptionError(
-                f"scst.samples is {self.samples} with scst.baseline 'beams', wanted 2 or more:"
-                " one beam is its own mean"
+                f"scst.samples is {self.samples} with scst.baseline {self.baseline!r}, wanted 2 or"
+                " more: one caption has no others to be better than"
             )
 
 
@@ -181,12 +181,14 @@ class TrainingConfig:
     xe: CrossEntropyConfig = field(default_factory=CrossEntropyConfig)
     scst: SelfCriticalConfig = field(default_factory=SelfCriticalConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    average: float = 0.0  # decay of the weights' running mean, which is validated and kept; 0: none
     precision: str = "float32"  # or `bfloat16`: autocast of the forward pass
     save_every: float = 120.0  # seconds between checkpoints inside an epoch
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, ("float32", "bfloat16"))
         _not_negative(save_every=self.save_every)
+        _share(average=self.average)
         if not 0 <= self.seed < 2**32:
             raise CaptionError(f"seed is {self.seed}, wanted 0 to {2**32 - 1}")
         if self.decoding.max_words < 2:

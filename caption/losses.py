@@ -29,6 +29,15 @@ def word_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
     return chosen.view(targets.shape)
 
 
+def mean_of_others(rewards: Tensor) -> Tensor:
+    """For each of an image's K > 1 samples, (B, K), the mean reward of the K - 1 others, (B, K).
+
+    The baseline of "A Better Variant of Self-Critical Sequence Training" (Luo, 2020).
+    """
+    total = rewards.sum(dim=1, keepdim=True)  # (B, 1)
+    return (total - rewards) / (rewards.shape[1] - 1)
+
+
 def self_critical(log_probs: Tensor, advantage: Tensor, slots: int) -> Tensor:
     """Policy gradient: mean over samples of -(advantage) * (sum of log-probabilities / slots).
 

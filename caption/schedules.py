@@ -4,6 +4,21 @@ from __future__ import annotations
 
 import math
 
+from caption.config import CrossEntropyConfig
+
+
+def scheduled(xe: CrossEntropyConfig, updates: int, epoch: int, total: int) -> float:
+    """The rate of cross-entropy's next update, after `updates` of `total` and `epoch` epochs."""
+    step, peak = updates + 1, xe.learning_rate
+    if xe.schedule == "noam":
+        return noam(step, peak=peak, steps=xe.warmup)
+    if xe.schedule == "m2":  # its release steps the schedule once more as an epoch begins
+        return noam(step + epoch + 1, peak=peak, steps=xe.warmup)
+    if xe.schedule == "epochs":
+        rise, hold, every = xe.rise_epochs, xe.hold_epochs, xe.halve_epochs
+        return halving(epoch + 1, peak=peak, rise=rise, hold=hold, every=every)
+    return warmup(step, peak=peak, steps=xe.warmup, decay_to=xe.decay_to, total=total)
+
 
 def warmup(step: int, *, peak: float, steps: int, decay_to: float, total: int) -> float:
     """Linear rise to `peak` over `steps`, then linear fall to `decay_to * peak` at `total`.

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from caption import checkpoint
 from caption.batches import Batch, Batches, generator
@@ -27,8 +28,8 @@ from caption.captioner import Captioner
 from caption.config import TrainingConfig
 from caption.decode import Decoded, beam_search, greedy, sample
 from caption.errors import CaptionError
-from caption.losses import cross_entropy, self_critical, word_log_probs
-from caption.schedules import halving, noam, warmup
+from caption.losses import cross_entropy, mean_of_others, self_critical, word_log_probs
+from caption.schedules import scheduled
 from caption.vocabulary import BOS, EOS, PAD, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Trainer:
         self.metrics = folder / "metrics.jsonl"
         self.at = Position()
         self.optimizer = self._optimizer("xe")
+        self.average = self._average()
         self.saved = time.monotonic()
 
     # stages
@@ -186,6 +188,8 @@ class Trainer:
         if stage.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), stage.clip)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
         self.at.step += 1
         self.at.updates += 1
         self.at.losses += value
@@ -214,10 +218,12 @@ class Trainer:
         words = [self.vocabulary.decode(row) for row in samples.tokens.flatten(0, 1).tolist()]
         owners = [image for image in batch.ids for _ in range(count)]
         rewards = self._rewarded(owners, words).view(-1, count)  # (B, K)
-        if baseline_words is None:
-            baseline = rewards.mean(dim=1, keepdim=True)  # (B, 1)
-        else:
+        if baseline_words is not None:
             baseline = self._rewarded(batch.ids, baseline_words)[:, None]  # (B, 1)
+        elif self.config.scst.baseline == "draws":
+            baseline = mean_of_others(rewards)  # (B, K)
+        else:
+            baseline = rewards.mean(dim=1, keepdim=True)  # (B, 1)
         advantage = (rewards - baseline).flatten()  # (R,)
         tokens = samples.tokens.flatten(0, 1)  # (R, T)
         first = tokens.new_full((len(tokens), 1), BOS)  # (R, 1)
@@ -251,8 +257,10 @@ class Trainer:
                     seed = draw.initial_seed()
                     draw = torch.Generator(self.device).manual_seed(seed)
                 found = sample(step, state, images, scst.samples, length, draw)
-                best = greedy(step, state, images, length, self.device).tokens[:, 0]  # (B, T)
-                baseline = [self.vocabulary.decode(row) for row in best.tolist()]
+                baseline = None
+                if scst.baseline == "greedy":
+                    best = greedy(step, state, images, length, self.device).tokens[:, 0]  # (B, T)
+                    baseline = [self.vocabulary.decode(row) for row in best.tolist()]
         self.model.train()
         return found, baseline
 
@@ -265,10 +273,11 @@ class Trainer:
     # around the stages
 
     def _validate(self, name: str) -> None:
-        self.model.eval()
+        model = self.model if self.average is None else cast(Captioner, self.average.module)
+        model.eval()
         try:
             with torch.no_grad(), self._autocast():
-                score = self.validate(self.model)
+                score = self.validate(model)
         except KeyboardInterrupt:
             self._end_early()
         better = score > self.at.best
@@ -287,7 +296,7 @@ class Trainer:
         if better:
             self.at.best = score
             meta = {**self.facts, "stage": name, "epoch": self.at.epoch + 1, "cider": score}
-            checkpoint.save(self.folder / "best", self.model, meta, None)
+            checkpoint.save(self.folder / "best", model, meta, None)
 
     def _next_stage(self, name: str) -> None:
         """Continue from the best weights so far; the best score stays the one to beat."""
@@ -299,7 +308,7 @@ class Trainer:
                     f" {self.config.xe.epochs}, wanted 1 or more"
                 )
             checkpoint.load_model(best, self.model)
-            self.optimizer = self._optimizer(name)
+            self.optimizer, self.average = self._optimizer(name), self._average()
         self.at.stage, self.at.epoch, self.at.step, self.at.losses = name, 0, 0, 0.0
         self.at.updates = self.at.bad_epochs = 0
         self._save()
@@ -319,27 +328,19 @@ class Trainer:
             fused=True,
         )
 
+    def _average(self) -> AveragedModel | None:
+        """The running mean of the weights, which begins with those after the next update."""
+        if not self.config.average:
+            return None
+        mean = get_ema_multi_avg_fn(self.config.average)
+        return AveragedModel(self.model, multi_avg_fn=mean)
+
     def _rate(self, name: str) -> float:
         """The learning rate of the coming update."""
         if name == "scst":
             return self.config.scst.learning_rate
-        xe, step = self.config.xe, self.at.updates + 1
-        if xe.schedule == "noam":
-            return noam(step, peak=xe.learning_rate, steps=xe.warmup)
-        if xe.schedule == "m2":  # its release steps the schedule once more as an epoch begins
-            return noam(step + self.at.epoch + 1, peak=xe.learning_rate, steps=xe.warmup)
-        if xe.schedule == "epochs":
-            return halving(
-                self.at.epoch + 1,
-                peak=xe.learning_rate,
-                rise=xe.rise_epochs,
-                hold=xe.hold_epochs,
-                every=xe.halve_epochs,
-            )
-        total = xe.epochs * self.batches_of("xe").steps
-        return warmup(
-            step, peak=xe.learning_rate, steps=xe.warmup, decay_to=xe.decay_to, total=total
-        )
+        total = self.config.xe.epochs * self.batches_of("xe").steps
+        return scheduled(self.config.xe, self.at.updates, self.at.epoch, total)
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.precision == "bfloat16"
@@ -364,6 +365,8 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
+        if self.average is not None:
+            state["average"] = self.average.state_dict()
         if self.device.type == "cuda":
             state["random_cuda"] = torch.cuda.get_rng_state(self.device)
         meta = {**self.facts, "stage": self.at.stage, "epoch": self.at.epoch}
@@ -378,6 +381,8 @@ class Trainer:
         self.optimizer = self._optimizer("scst" if self.at.stage == "scst" else "xe")
         if self.at.stage != "done":
             self.optimizer.load_state_dict(state["optimizer"])
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
         torch.set_rng_state(state["random"])
         if "random_cuda" in state and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], self.device)

@@ -158,11 +158,12 @@ def test_other_captioners_learn_too(toy, tmp_path, settings: tuple[str, ...]) ->
     assert position.best > 2 * other.best
 
 
-@pytest.mark.parametrize("baseline", ["beams", "greedy"])
+@pytest.mark.parametrize("baseline", ["beams", "greedy", "draws"])
 def test_resume_after_a_stop_anywhere_is_bit_equal(toy, tmp_path, baseline, monkeypatch) -> None:
     cache, captions = toy
     hidden = f"data.hidden_rows={0.3 if baseline == 'greedy' else 0}"
-    recipe = quick("xe.epochs=2", f"scst.baseline={baseline}", "save_every=0", hidden)
+    average = f"average={0.5 if baseline == 'draws' else 0}"
+    recipe = quick("xe.epochs=2", f"scst.baseline={baseline}", "save_every=0", hidden, average)
     whole, _ = train(recipe, captions, cache, tmp_path / "whole", CPU)
     update = Trainer._update
     for stop in (2, 5, 8):
@@ -186,8 +187,27 @@ def test_resume_after_a_stop_anywhere_is_bit_equal(toy, tmp_path, baseline, monk
         monkeypatch.setattr(Trainer, "_update", update)
         resumed, _ = train(recipe, captions, cache, out, CPU)
         assert lines(resumed.path) == lines(whole.path)
-        weights = "last/model.safetensors"
-        assert (resumed.path / weights).read_bytes() == (whole.path / weights).read_bytes()
+        for weights in ("last/model.safetensors", "best/model.safetensors"):
+            assert (resumed.path / weights).read_bytes() == (whole.path / weights).read_bytes()
+
+
+def test_the_running_mean_of_the_weights_is_what_is_kept(toy, tmp_path, monkeypatch) -> None:
+    cache, captions = toy
+    update, after = Trainer._update, []
+
+    def watched(self, name, batch, loss_of):
+        update(self, name, batch, loss_of)
+        after.append(next(self.model.parameters()).detach().clone())
+
+    monkeypatch.setattr(Trainer, "_update", watched)
+    recipe = quick("average=0.7", "xe.epochs=1", "scst.epochs=0")
+    run, _ = train(recipe, captions, cache, tmp_path / "run", CPU)
+    mean = after[0]
+    for weight in after[1:]:
+        mean = 0.7 * mean + 0.3 * weight
+    kept = next(run.load(CPU)[0].parameters())
+    torch.testing.assert_close(kept, mean)
+    assert not torch.allclose(kept, after[-1])
 
 
 def test_a_killed_process_is_continued(toy, tmp_path) -> None:
@@ -448,7 +468,7 @@ def test_every_shipped_recipe_loads_and_round_trips(name) -> None:
         ("xe=3", "xe is 3, wanted a group of settings"),
         ("model.name=transfomer", "did you mean 'transformer'"),
         ("model.widht=3", "did you mean 'width'"),
-        ("scst.baseline=mean", "wanted one of beams, greedy"),
+        ("scst.baseline=mean", "wanted one of beams, greedy, draws"),
         ("nothing", "wanted key=value"),
         *(
             (setting, "wanted (0 or more|more than 0|0 to 4294967295|0 or more, below 1)")
