@@ -24,7 +24,7 @@ from extract.prepared import PYRAMID, Prepared, cell_boxes, recorded
 from extract.presets import Preset
 from extract.records import ImageFeatures, Stream
 from extract.sources import Source
-from extract.views import VIEWS, WHOLE, view_of
+from extract.views import WHOLE, check_view, view_of
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -47,8 +47,7 @@ class Extractor:
             raise ExtractError(
                 f"interpolation is {preset.interpolation!r}, wanted one of {', '.join(_FILTERS)}"
             )
-        if preset.view not in VIEWS:
-            raise ExtractError(f"view is {preset.view!r}, wanted one of {', '.join(VIEWS)}")
+        check_view(preset.view)
         if preset.view != WHOLE and boxes is not None:
             raise ExtractError(
                 f"view is {preset.view!r}, but boxes are places in the whole picture: leave out"

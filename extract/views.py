@@ -6,20 +6,32 @@ view is extracted for itself, into a cache of its own.
 
 from __future__ import annotations
 
+import re
 import zlib
 
 import numpy as np
 
-WHOLE, MIRRORED, CROPPED = "whole", "mirrored", "cropped"
-VIEWS = (WHOLE, MIRRORED, CROPPED)
+from extract.errors import ExtractError
+
+WHOLE, MIRRORED = "whole", "mirrored"
+_CROPPED = re.compile(r"cropped(-\d+)?")
 _SHARES = (0.72, 0.95)  # of each side that a part has
+
+
+def check_view(view: str) -> None:
+    """Raise ExtractError unless there is such a view."""
+    if view not in (WHOLE, MIRRORED) and _CROPPED.fullmatch(view) is None:
+        raise ExtractError(
+            f"view is {view!r}, wanted one of {WHOLE}, {MIRRORED}, cropped, cropped-2, cropped-3, .."
+        )
 
 
 def view_of(pixels: np.ndarray, view: str, image_id: str) -> np.ndarray:
     """The view (h, w, 3) of an upright picture (H, W, 3).
 
     `cropped` is a part with 72 to 95 % of each side, somewhere in the picture, mirrored for half
-    of the images; the image's id decides, so a view is the same each time.
+    of the images. The image's id decides, so a view is the same each time; `cropped-2`, `cropped-3`
+    and so on are other such parts.
     """
     if view == WHOLE:
         return pixels

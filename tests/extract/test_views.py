@@ -43,6 +43,9 @@ def test_a_part_is_one_of_the_picture_and_the_id_decides(picture: np.ndarray) ->
         assert upright or found_in(part[:, ::-1], picture)
     assert 10 < mirrored < 30
     assert len({part.shape for part in parts}) > 10
+    others = [view_of(picture, "cropped-2", f"image {n}") for n in range(40)]
+    same = [np.array_equal(one, other) for one, other in zip(parts, others, strict=True)]
+    assert not any(same)
 
 
 def test_features_of_a_mirrored_view_are_those_of_a_mirrored_file(
