@@ -22,7 +22,7 @@ def check_view(view: str) -> None:
     """Raise ExtractError unless there is such a view."""
     if view not in (WHOLE, MIRRORED) and _CROPPED.fullmatch(view) is None:
         raise ExtractError(
-            f"view is {view!r}, wanted one of {WHOLE}, {MIRRORED}, cropped, cropped-2, cropped-3, .."
+            f"view is {view!r}, wanted one of whole, mirrored, cropped, cropped-2, cropped-3 .."
         )
 
 
