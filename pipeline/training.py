@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,19 +15,17 @@ import numpy as np
 import torch
 
 from caption import checkpoint
-from caption.batches import Batches, Example, FeatureSource, check_features
+from caption.batches import Batches, Example, FeatureSource
 from caption.captioner import Captioner
 from caption.config import TrainingConfig
-from caption.data import CaptionData, CaptionedImage, read_captions, tokenized
+from caption.data import read_captions
 from caption.registry import stream_widths
-from caption.spacy_tokenizer import spacy_tokenize
 from caption.trainer import SPEECHLESS, Position, Reward, Trainer
 from caption.transformer import count_parameters
-from caption.vocabulary import Caption, Vocabulary
+from caption.vocabulary import Vocabulary
 from evaluate.cider import CiderReward, DocumentFrequency, cider_d
 from evaluate.document_frequency import Document
-from evaluate.tokenizer import ptb_tokenize
-from extract.cache import FeatureCache, differences
+from extract.cache import FeatureCache
 from extract.lock import Lock
 from extract.writer import ALL
 from pipeline import recipe as recipes
@@ -39,26 +37,12 @@ from pipeline.files import write_text
 from pipeline.processes import Interruption
 from pipeline.recipe import Recipe
 from pipeline.run_folder import RunFolder, open_run
+from pipeline.texts import Texts, as_scored, texts_of, vocabulary_of
 
 log = logging.getLogger(__name__)
 
-_VIEW = "settings.view:"  # how a view's features may differ
 _SPEAKING = 250  # updates after which captions of generated scenes begin to make sense
 EOS_WORD = "<eos>"  # the end of the sentence in rewards that count it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Texts:
-    """The tokenised captions of a run: image id -> captions.
-
-    The first two are learned from, by the rule of `data.tokenizer`; the references are scored by,
-    as tokens joined by spaces.
-    """
-
-    train: Mapping[str, Sequence[Caption]]
-    validation: Mapping[str, Sequence[Caption]]
-    train_references: dict[str, list[str]]
-    validation_references: dict[str, list[str]]
 
 
 def train(
@@ -83,8 +67,8 @@ def train(
         fingerprint=cache.fingerprint(),
         widths=widths,
     )
-    texts = _texts(data, recipe, cache)
-    vocabulary, extra = _vocabulary(data, texts, recipe)
+    texts = texts_of(data, recipe, cache)
+    vocabulary, extra = vocabulary_of(data, texts, recipe)
     torch.manual_seed(recipe.seed)
     model = run.build(vocabulary)  # before anything is written: a refused start leaves no folder
     vectors = None
@@ -204,74 +188,6 @@ def _trainer(
     )
 
 
-def _texts(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
-    settings = recipe.data
-    train = data.split("train")[: settings.train_images]
-    validation = data.split("val")[: settings.validation_images]
-    check_features([i.image_id for i in train], cache, "training images", str(data.path))
-    check_features([i.image_id for i in validation], cache, "validation images", str(data.path))
-    _check_views(settings.views, cache, [i.image_id for i in train], str(data.path))
-    train, validation = _first(train, settings.captions), _first(validation, settings.captions)
-    rule = settings.tokenizer
-    scored = "ptb" if rule == "m2" else rule
-    return Texts(
-        train=_tokens(train, data, rule),
-        validation=_tokens(validation, data, rule),
-        train_references=_references(train, data, scored),
-        validation_references=_references(validation, data, scored),
-    )
-
-
-def _check_views(views: Sequence[str], cache: FeatureCache, ids: Sequence[str], data: str) -> None:
-    """Raise PipelineError on a view that differs from the features in more than what it shows."""
-    for path in views:
-        view = FeatureCache(path)
-        lines = differences(cache.fingerprint(), view.fingerprint())
-        if len(lines) != 1 or not lines[0].startswith(_VIEW):
-            shown = "\n  ".join(lines) or "nothing"
-            raise PipelineError(
-                f"{view.path} is no view of {cache.path}; they differ in (features / view):\n"
-                f"  {shown}\nwanted settings.view alone: extract the photographs once more, by the"
-                " same preset and -o view=mirrored or -o view=cropped"
-            )
-        check_features(ids, view, "training images", data)
-
-
-def _first(images: Sequence[CaptionedImage], count: int | None) -> list[CaptionedImage]:
-    """The images with their first `count` captions."""
-    return [
-        replace(
-            image,
-            captions=image.captions[:count],
-            tokens=None if image.tokens is None else image.tokens[:count],
-        )
-        for image in images
-    ]
-
-
-def _tokens(
-    images: Sequence[CaptionedImage], data: CaptionData, rule: str
-) -> Mapping[str, Sequence[Caption]]:
-    if rule == "m2":
-        words = spacy_tokenize(text for image in images for text in image.captions)
-        return {image.image_id: [next(words) for _ in image.captions] for image in images}
-    return _references(images, data, rule)
-
-
-def _references(
-    images: Sequence[CaptionedImage], data: CaptionData, rule: str
-) -> dict[str, list[str]]:
-    if rule == "ptb":  # in one go: the official tokenizer looks one caption ahead
-        words = iter(ptb_tokenize([text for image in images for text in image.captions]))
-        return {image.image_id: [next(words) for _ in image.captions] for image in images}
-    return {image.image_id: tokenized(image, data.path) for image in images}
-
-
-def _as_scored(rule: str, captions: Sequence[str]) -> list[str]:
-    """Decoded captions as the references are tokenised; M2's words are split otherwise."""
-    return ptb_tokenize(list(captions)) if rule == "m2" else list(captions)
-
-
 def _with_whole_paths(recipe: Recipe) -> Recipe:
     """The recipe with the files it names as paths from anywhere."""
     words = recipe.vocabulary
@@ -284,41 +200,6 @@ def _with_whole_paths(recipe: Recipe) -> Recipe:
         data=replace(recipe.data, views=views),
         vocabulary=replace(words, vectors=vectors, extra=extra),
     )
-
-
-def _vocabulary(
-    data: CaptionData, texts: Texts, recipe: Recipe
-) -> tuple[Vocabulary, tuple[str, ...]]:
-    """The words, and those of them that `vocabulary.extra` alone has."""
-    counted: list[Caption] = []
-    for split in recipe.vocabulary.splits:
-        if split == "train":
-            found = texts.train
-        elif split == "val":
-            found = texts.validation
-        else:
-            images = _first(data.split(split), recipe.data.captions)
-            found = _tokens(images, data, recipe.data.tokenizer)
-        counted += [text for captions in found.values() for text in captions]
-    settings = recipe.vocabulary
-    known = Vocabulary.build(counted, min_count=settings.min_count)
-    if settings.extra is None:
-        return known, ()
-    listed = _listed_words(Path(settings.extra), recipe.data.tokenizer)
-    extra = tuple(word for word in dict.fromkeys(listed) if word not in known.ids)
-    return Vocabulary([*known.words, *extra]), extra
-
-
-def _listed_words(path: Path, rule: str) -> list[str]:
-    """The words of a file, a word or phrase a line, tokenised as captions are."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PipelineError(f"{path}: cannot be read as a list of words ({error})") from error
-    if rule == "m2":
-        return [word for words in spacy_tokenize(lines) for word in words]
-    texts = ptb_tokenize(lines) if rule == "ptb" else lines
-    return [word for text in texts for word in text.split()]
 
 
 def _describe(
@@ -378,7 +259,7 @@ def _validation(
         with interruption.at_once():
             decoded = decode_ids(model, ids, source, vocabulary, config.decoding, device)
             best = [texts[0] for texts in decoded.captions.values()]
-            scored = _as_scored(config.data.tokenizer, best)
+            scored = as_scored(config.data.tokenizer, best)
             candidates = dict(zip(decoded.captions, scored, strict=True))
             return cider_d(references, candidates)[0]
 
@@ -393,7 +274,7 @@ def _reward(recipe: Recipe, references: dict[str, list[str]]) -> Reward:
     scorer = CiderReward(references, DocumentFrequency.build(references, document, eos=eos))
 
     def reward(ids: Sequence[str], captions: Sequence[Sequence[str]]) -> np.ndarray:
-        scored = _as_scored(recipe.data.tokenizer, [" ".join(words) for words in captions])
+        scored = as_scored(recipe.data.tokenizer, [" ".join(words) for words in captions])
         return scorer.reward(ids, [text.split() for text in scored])
 
     return reward

@@ -30,7 +30,7 @@ from extract.cache import FeatureCache
 from pipeline import recipe as recipes
 from pipeline.commands.train import command
 from pipeline.errors import WrongUsage
-from pipeline.training import _texts
+from pipeline.texts import texts_of
 from pipeline.word_vectors import find_vectors
 from tests.caption.toy import write_glove, write_toy
 
@@ -213,7 +213,7 @@ def test_m2_learns_from_five_captions_of_an_image_in_its_own_words(tmp_path: Pat
         ]
     captions.write_text(json.dumps(content))
     recipe = recipes.load("m2/m2", ["xe.images=4"], overlay="tiny")
-    texts = _texts(read_captions(captions), recipe, FeatureCache(cache))
+    texts = texts_of(read_captions(captions), recipe, FeatureCache(cache))
     first = next(iter(texts.train.values()))
     assert len(first) == 5 and first[1] == ("a", "4-way", " ", "stop1", "here", "'s", "one")
     scored = next(iter(texts.validation_references.values()))
