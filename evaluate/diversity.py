@@ -16,8 +16,9 @@ from evaluate.bleu import bleu
 from evaluate.errors import EvaluateError
 from evaluate.pairs import Id
 
-COLLAPSE_SHARE = 0.1  # more of one and the same caption than this is a warning
-COLLAPSE_IMAGES = 20  # fewer images than this are never called collapsed
+# One caption for more than this share of so many or more images is a warning. Few images may be
+# alike; fewer than the last number are never called collapsed.
+COLLAPSE = ((20, 0.1), (5, 0.8))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +43,13 @@ class Diversity:
     @property
     def warnings(self) -> list[str]:
         """What looks like a broken model rather than a weak one."""
-        if self.captions < COLLAPSE_IMAGES or self.commonest_share <= COLLAPSE_SHARE:
+        most = next((share for images, share in COLLAPSE if self.captions >= images), 1.0)
+        if self.commonest_share <= most:
             return []
         share = 100 * self.commonest_share
         return [
             f'collapsed captions: {share:.1f} % of {self.captions} images get "{self.commonest}"'
-            f" (warned above {100 * COLLAPSE_SHARE:.0f} %); check that features and images belong"
+            f" (warned above {100 * most:.0f} %); check that features and images belong"
             " together, and that training did not diverge"
         ]
 

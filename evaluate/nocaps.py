@@ -37,8 +37,8 @@ def domain_scores(
     if missing:
         shown = ", ".join(str(image) for image in missing[:_NAMED])
         raise EvaluateError(
-            f"{len(missing)} images without a domain ({shown}); give every image one of"
-            f" {', '.join(DOMAINS)} or names of your own"
+            f"no domain for {len(missing)} of {len(images)} images ({shown}); give every image"
+            f" one of {', '.join(DOMAINS)} or names of your own"
         )
     found = dict.fromkeys(domains[image] for image in images)
     order = [d for d in DOMAINS if d in found] + [d for d in found if d not in DOMAINS]

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from extract.cache_folder import read_description, read_failures, read_journals
+from extract.counts import counted
 from extract.errors import CacheError
 from extract.records import ImageFeatures, Stream
 from extract.shard import SCHEMA, Descriptors, Shard
@@ -132,7 +133,8 @@ class FeatureCache:
                 raise CacheError(
                     f"{shard.path} is in the journal but not on disk; repeat the command that made"
                     f" the cache, pipeline extract ... --out {self._typed}: it makes the"
-                    f" {len(line.ids)} images of that shard again and leaves the others alone"
+                    f" {counted(len(line.ids), 'image')} of that shard again and leaves the others"
+                    " alone"
                 )
         return [line.ids for line in lines]
 

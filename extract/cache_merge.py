@@ -23,12 +23,13 @@ def merge(
 
     The same images give the same bytes in whatever order and pieces they come. Memory does not
     grow with the rows. Every image's checksums are compared on the way. Raises CacheError on
-    caches made otherwise than the first, an image in two of them, a damaged image, an `out` that
-    is there already and a full disk; then `out` is not there.
+    a cache given twice, caches made otherwise than the first, an image in two of them, a damaged
+    image, an `out` that is there already and a full disk; then `out` is not there.
     """
     if out.exists():
         raise CacheError(f"{out} is there already; give another --out, or remove it first")
     caches = [FeatureCache(path) for path in paths]
+    _refuse_twice(caches)
     for cache in caches[1:]:
         _refuse_different(caches[0], cache)
     owners = _owners(caches)
@@ -66,6 +67,17 @@ def joined_meta(metas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             texts = sorted({json.dumps(value, sort_keys=True) for value in each})
             joined[key] = [json.loads(text) for text in texts]
     return joined
+
+
+def _refuse_twice(caches: Sequence[FeatureCache]) -> None:
+    found: dict[Path, Path] = {}  # each file and the cache that it came with
+    for cache in caches:
+        for file in [shard.path.resolve() for shard in cache.shards]:
+            if file in found:
+                raise CacheError(
+                    f"the same cache is given twice: {found[file]} and {cache.path}; give it once"
+                )
+            found[file] = cache.path
 
 
 def _refuse_different(first: FeatureCache, other: FeatureCache) -> None:

@@ -13,6 +13,7 @@ import h5py
 
 from extract.cache import differences, fingerprint_of, image_id_of
 from extract.cache_folder import JournalLine, read_description, read_failures, read_journals
+from extract.counts import counted
 from extract.errors import CacheError
 from extract.records import check_record
 from extract.shard import Shard
@@ -196,7 +197,7 @@ def _lost(error: CacheError, line: JournalLine | None) -> str:
     if line is None:
         return text
     shown = ", ".join(line.ids[:20]) + (", ..." if len(line.ids) > 20 else "")
-    return f"cannot be read, with it {len(line.ids)} images: {shown} ({text})"
+    return f"cannot be read, with it {counted(len(line.ids), 'image')}: {shown} ({text})"
 
 
 def _why(failure: dict[str, str] | None) -> str:

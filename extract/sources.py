@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extract.cache import SUFFIXES, image_id_of
+from extract.counts import counted
 from extract.errors import ExtractError
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def _sources_of(given: Path, relative_ids: bool) -> Iterator[Source]:
                 continue
             yield _source(path, path.relative_to(given).as_posix(), relative_ids)
         if skipped:
-            log.info("%s: passed over %d files that are no images by name", given, skipped)
+            log.info("%s: passed over %s not named as images are", given, counted(skipped, "file"))
     elif not given.exists():
         raise ExtractError(f"{given}: not there; give a folder, an image, a list or a CSV")
     elif given.suffix.lower() in (".csv", ".tsv"):

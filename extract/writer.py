@@ -24,6 +24,7 @@ from extract.cache_folder import (
     shard_name,
     shard_rank,
 )
+from extract.counts import counted
 from extract.durable import append_line, cut_torn_line, replacing, write_text
 from extract.errors import CacheError
 from extract.lock import Lock
@@ -224,7 +225,8 @@ class CacheWriter:
             seen.add(image)
 
     def _unwritable(self, path: Path, error: OSError) -> CacheError:
-        safe = f"; the {len(self.done)} images reported as done are safe" if self.done else ""
+        done = counted(len(self.done), "image")
+        safe = f"; what was reported as done is safe: {done}" if self.done else ""
         return CacheError(
             f"{path}: cannot be written ({error.strerror or error}){safe}; make room or get leave"
             " to write there, then repeat the command"

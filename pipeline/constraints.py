@@ -18,6 +18,7 @@ from typing import Any
 
 from caption.constrained import MOST, Machine
 from caption.vocabulary import SPECIALS, Vocabulary
+from extract.counts import counted
 from pipeline.entries import read_json, shown
 from pipeline.errors import PipelineError
 from pipeline.open_images import ClassHierarchy, Detection, overlap
@@ -58,7 +59,8 @@ class Choice:
         counts = Counter(len(constraints) for constraints in self.images.values())
         spread = ", ".join(f"{counts[n]:,} have {n}" for n in sorted(counts, reverse=True))
         lines = [
-            f"{len(self.images):,} images with {self.detections:,} detections; constraints:"
+            f"{counted(len(self.images), 'image')} with {counted(self.detections, 'detection')};"
+            " constraints:"
             f" {spread}",
             f"left out: {self.blacklisted:,} blacklisted, {self.suppressed:,} with a finer kind in"
             f" the same place, {self.weak:,} of too low a score",

@@ -29,6 +29,7 @@ _IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF"}  # by the
 _PEEK = 1 << 16  # characters in which a data set shows itself
 _NAMES = ("image_id", "image", "file_name", "filename")
 _ID_KEYS = (*_NAMES, "id")  # the last may be the caption's own, as in COCO's annotations
+_WRAPPERS = ("results", "captions", "predictions", "data")  # keys that are no image's id
 
 
 class Entry(NamedTuple):
@@ -141,12 +142,14 @@ def _refuse_wrapped(path: Path, content: Mapping[str, Any]) -> None:
         inner = (
             [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
         )
-        keys = (next((key for key in _NAMES if key in item), None) for item in inner)
+        known = _ID_KEYS if name.lower() in _WRAPPERS else _NAMES
+        keys = [next((key for key in known if key in item), None) for item in inner]
         images = {str(item[key]) for item, key in zip(inner, keys, strict=True) if key is not None}
         if len(images) > 1 or (name.isalpha() and images and name not in min(images)):
+            bare = " with 'id' in place of 'image_id'" if "id" in keys else ""
             raise PipelineError(
-                f"{path}: key {name!r} holds a list of {len(inner):,} entries, wanted the list"
-                ' itself: [{"image_id": ..., "caption": ...}, ...]'
+                f"{path}: key {name!r} holds a list of entries ({len(inner):,}){bare}, wanted the"
+                ' list itself: [{"image_id": ..., "caption": ...}, ...]'
             )
 
 

@@ -23,6 +23,7 @@ from caption.transformer import Transformer
 from caption.vocabulary import EOS, UNK, Caption, Vocabulary, words_of
 from evaluate.tokenizer import ptb_tokenize
 from extract.cache import ImageFeatures
+from extract.counts import counted
 from extract.images import ImageLimits, ImageRules, read_image
 from extract.run import extract_in_memory
 from extract.sources import find_sources
@@ -166,7 +167,7 @@ def explain_record(
         )
     features = collate([record], model.needs).to(device)
     tokens = torch.tensor(ids, device=device)  # (T + 1,)
-    label = f"explain {record.image_id}, {len(ids) - 1} words"
+    label = f"explain {record.image_id}, {counted(len(ids) - 1, 'word')}"
     with Progress(None, unit="gradients", label=label) as progress:
         attributions = integrated_gradients(
             model, features, tokens, steps, most=8 * steps, on_done=progress.update

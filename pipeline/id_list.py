@@ -1,12 +1,16 @@
-"""Which images somebody wants: the names in a list, a table or a captions file."""
+"""Which images somebody wants: the names in a list, a table or a captions file.
+
+Each may be packed by gzip (`.txt.gz`).
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
-from caption.data import IMAGE_COLUMNS, read_captions
+from caption.data import IMAGE_COLUMNS, form_of, read_captions, unpacked
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 
@@ -21,7 +25,7 @@ def read_names(path: Path) -> list[str]:
 
     Raises PipelineError or CaptionError naming the file and what is wrong with it.
     """
-    suffix = path.suffix.lower()
+    suffix = form_of(path)
     if suffix == ".json":
         names = _of_json(path)
     elif suffix in (".csv", ".tsv"):
@@ -62,7 +66,7 @@ def _name(path: Path, place: str, item: Any) -> str:
 
 
 def _of_table(path: Path) -> list[str]:
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+    separator = "\t" if form_of(path) == ".tsv" else ","
     rows = csv.reader(_lines(path), delimiter=separator)
     header = [name.strip().lower() for name in next(rows, [])]
     column = next((header.index(name) for name in IMAGE_COLUMNS if name in header), None)
@@ -80,8 +84,9 @@ def _of_table(path: Path) -> list[str]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").split("\n")
+        text = unpacked(path).decode("utf-8-sig")
     except OSError as error:
         raise PipelineError(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise PipelineError(f"{path}: byte {error.start} is no UTF-8, wanted UTF-8") from error
+    return io.StringIO(text, newline=None).read().split("\n")  # whatever ends the lines

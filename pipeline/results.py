@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from caption.data import TRAIN_SPLITS, CaptionData, read_captions
+from extract.counts import counted
 from pipeline.entries import WANTED, data_set, entries, shown
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
@@ -336,8 +337,7 @@ def _nothing_shared(
 def named(ids: Iterable[int | str]) -> str:
     ids = list(ids)
     rest = f", and {len(ids) - NAMED:,} more" if len(ids) > NAMED else ""
-    noun = "image" if len(ids) == 1 else "images"
-    return f"{len(ids):,} {noun} ({_listed(ids[:NAMED])}{rest})"
+    return f"{counted(len(ids), 'image')} ({_listed(ids[:NAMED])}{rest})"
 
 
 def _listed(ids: Iterable[int | str]) -> str:

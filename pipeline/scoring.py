@@ -226,7 +226,7 @@ def write_per_image(path: Path, evaluation: Evaluation, references: Mapping[str,
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Short names for rows: file names without suffix, folders before them where names clash."""
     whole = [path.resolve() for path in paths]
-    names = [path.name if path.is_dir() else path.stem for path in whole]
+    names = [path.name if path.is_dir() else _stem(path) for path in whole]
     if len(set(names)) < len(names):
         names = [f"{path.parent.name}/{name}" for path, name in zip(whole, names, strict=True)]
     if len(set(names)) < len(names):
@@ -234,6 +234,11 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     return names
+
+
+def _stem(path: Path) -> str:
+    """`a` of `a.json` and of `a.json.gz`."""
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
 
 
 def read_domains(path: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from extract.counts import counted
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_bytes
@@ -93,12 +94,13 @@ def _checked(results: Results, split: str, ids: Collection[str] | None) -> dict[
             if images:
                 raise PipelineError(
                     f"{results.path}: {problem} {named(images)}; the server wants exactly the"
-                    f" {len(ids):,} images of {split}"
+                    f" {counted(len(ids), 'image')} of {split}"
                 )
     elif len(results.captions) != IMAGES[split]:
         raise PipelineError(
-            f"{results.path}: {len(results.captions):,} images, wanted the {IMAGES[split]:,} of"
-            f" {split}; caption the whole split, or give its ids by --submission-ids FILE"
+            f"{results.path}: {counted(len(results.captions), 'image')}, wanted the"
+            f" {IMAGES[split]:,} of {split}; caption the whole split, or give its ids by"
+            " --submission-ids FILE"
         )
     return {int(image): caption for image, caption in results.captions.items()}
 

@@ -20,6 +20,7 @@ from caption.captioner import Captioner
 from caption.vector_file import read_vectors
 from caption.vocabulary import SPECIALS, Vocabulary
 from caption.word_vectors import VectorWords
+from extract.counts import counted
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError, WrongUsage
 from pipeline.recipe import Recipe
@@ -145,4 +146,4 @@ def _width(recipe: Recipe) -> int | None:
 def _named(words: Sequence[str]) -> str:
     shown = ", ".join(map(repr, words[:_NAMED]))
     rest = f", and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
-    return f"{len(words)} words" + (f" ({shown}{rest})" if words else "")
+    return counted(len(words), "word") + (f" ({shown}{rest})" if words else "")

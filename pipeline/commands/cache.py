@@ -17,6 +17,7 @@ from extract.cache_merge import merge as merge_caches
 from extract.cache_summary import inspect as inspect_cache
 from extract.cache_verify import Report, image_count
 from extract.cache_verify import verify as verify_cache
+from extract.counts import counted
 from pipeline.commands.cache_formats import export, import_
 from pipeline.commands.cache_show import show
 from pipeline.id_list import read_names
@@ -55,8 +56,8 @@ def inspect(path: Path, as_json: bool) -> None:
         return
     failed = f", {facts['failures']:,} failed" if path.is_dir() else ""
     click.echo(
-        f"{path}: {_count(facts['images'], 'image')}{failed}, {facts['form']},"
-        f" {_count(facts['files'], 'file')}, {facts['bytes'] / 1e6:,.1f} MB"
+        f"{path}: {counted(facts['images'], 'image')}{failed}, {facts['form']},"
+        f" {counted(facts['files'], 'file')}, {facts['bytes'] / 1e6:,.1f} MB"
     )
     if not facts["images"]:
         click.echo(
@@ -128,14 +129,14 @@ def _show(report: Report, ids: Path | None) -> None:
     for name, why in list(report.missing.items())[:_SHOWN]:
         click.echo(f"missing: {name!r} of {ids}: {why}")
     if report.sound:
-        held = _count(report.images, "image") if report.images else "but empty: no image in it yet"
+        held = counted(report.images, "image") if report.images else "but empty: no image in it yet"
         click.echo(f"{report.path}: sound, {held}")
         return
     if max(len(report.problems), len(report.missing)) > _SHOWN:
         click.echo(f"... the first {_SHOWN} of each kind are shown; --json gives all")
     click.echo(
-        f"{report.path}: {_count(len(report.problems), 'problem')} in"
-        f" {_count(report.images, 'image')}, {len(report.missing):,} missing",
+        f"{report.path}: {counted(len(report.problems), 'problem')} in"
+        f" {counted(report.images, 'image')}, {len(report.missing):,} missing",
         err=True,
     )
     for line in report.advice():
@@ -156,10 +157,10 @@ def merge(paths: tuple[Path, ...], out: Path) -> None:
         cache = FeatureCache(path)
         total += len(cache)
         if failed := len(cache.failures()):
-            click.echo(f"note: {_count(failed, 'image')} of {path} failed, not merged", err=True)
+            click.echo(f"note: {counted(failed, 'image')} of {path} failed, not merged", err=True)
     with Progress(total, unit="images", label="merge") as progress:
         count = merge_caches(paths, out, on_done=progress.update)
-    click.echo(f"{out}: {count:,} images, {out.stat().st_size / 1e6:,.1f} MB")
+    click.echo(f"{out}: {counted(count, 'image')}, {out.stat().st_size / 1e6:,.1f} MB")
 
 
 @command.command()
@@ -179,16 +180,18 @@ def compare(a: Path, b: Path, worst: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
         return
-    click.echo(f"{facts['shared']:,} images in both {a} and {b}")
+    click.echo(f"{counted(facts['shared'], 'image')} in both {a} and {b}")
     for place, path in (("only_a", a), ("only_b", b)):
         if facts[place]:
             shown = ", ".join(facts[place][:10]) + (", ..." if len(facts[place]) > 10 else "")
-            click.echo(f"{_count(len(facts[place]), 'image')} only in {path}: {shown}")
+            click.echo(f"{counted(len(facts[place]), 'image')} only in {path}: {shown}")
         if streams := facts[f"streams_{place}"]:
             click.echo(f"streams only in {path}: {', '.join(streams)}")
     if facts["other_size"]:
         shown = ", ".join(facts["other_size"][:10])
-        click.echo(f"{len(facts['other_size']):,} images of another width and height: {shown}")
+        click.echo(
+            f"{counted(len(facts['other_size']), 'image')} of another width and height: {shown}"
+        )
     for line in facts["settings"]:
         click.echo(f"setting {line}")
     for name, stream in facts["streams"].items():
@@ -210,10 +213,6 @@ def _show_stream(name: str, stream: dict[str, Any]) -> None:
             f"  {image['image_id']:<32}{_number(image['iou']):>8}{_number(image['cosine']):>8}"
             f"{image['matched']:>7}{image['unmatched']:>7}"
         )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None) -> str:

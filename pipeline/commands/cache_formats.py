@@ -10,6 +10,7 @@ import click
 from extract.cache import FeatureCache
 from extract.cache_export import export_features
 from extract.cache_import import Imported, import_features, read_vocabulary
+from extract.counts import counted
 from extract.errors import ExtractError
 from extract.formats import registry
 from extract.image_sizes import ImageSizes
@@ -82,8 +83,8 @@ def _show(found: Imported, out: Path, as_json: bool) -> None:
     if len(found.failures) > _SHOWN:
         click.echo(f"... the first {_SHOWN} are shown; --json gives all", err=True)
     click.echo(
-        f"{out}: {found.done:,} images imported, {found.already:,} already there,"
-        f" {len(found.failures):,} bad entries, {found.repeated:,} repeated ones passed over"
+        f"{out}: {counted(found.done, 'image')} imported, {found.already:,} already there,"
+        f" {len(found.failures):,} bad, {found.repeated:,} repeated"
     )
     cache = FeatureCache(out)
     if cache.ids and not cache.read(cache.ids[0], []).width:
@@ -107,4 +108,4 @@ def export(cache: Path, kind: str, out: Path) -> None:
         chosen = registry.get(kind)
     with Progress(len(FeatureCache(cache)), unit="images", label="export") as progress:
         count = export_features(cache, chosen, out, on_done=progress.update)
-    click.echo(f"{out}: {count:,} images as {chosen.name}")
+    click.echo(f"{out}: {counted(count, 'image')} as {chosen.name}")

@@ -11,6 +11,7 @@ from PIL import Image
 
 from extract.cache import FeatureCache, image_id_of
 from extract.cache_import import read_vocabulary
+from extract.counts import counted
 from extract.images import ImageLimits, ImageRules, read_image
 from pipeline.errors import PipelineError
 from pipeline.files import write_bytes
@@ -67,7 +68,7 @@ def show(
     target = Path(f"{image_id.replace('/', '_')}.{stream}.png") if out is None else out
     write_bytes(target, data.getvalue())
     rows = record.streams[stream]
-    click.echo(f"{target}: {image_id}, {len(rows)} rows of {rows.shape[1]} in {stream}")
+    click.echo(f"{target}: {image_id}, {counted(len(rows), 'row')} of {rows.shape[1]} in {stream}")
     if record.width and (record.width, record.height) != (upright.width, upright.height):
         click.echo(
             f"note: the cache says {record.width} x {record.height}, the photograph has"

@@ -117,7 +117,7 @@ def _warn_empty(outcome: Outcome) -> None:
     if empty:
         shown = ", ".join(empty[:10]) + (", ..." if len(empty) > 10 else "")
         click.echo(
-            f"warning: {len(empty)} of {len(outcome.found.captions)} captions are empty ({shown}):"
-            " the run has not learned to say anything about them; train one with more epochs",
+            f"warning: empty captions: {len(empty)} of {len(outcome.found.captions)} ({shown});"
+            " the run has not learned to say anything there: train one with more epochs",
             err=True,
         )

@@ -13,6 +13,7 @@ import click
 from evaluate.cider import DocumentFrequency
 from evaluate.scores import METRICS, Tokenizer
 from evaluate.significance import RESAMPLES
+from extract.counts import counted
 from pipeline.files import refuse_inputs
 from pipeline.results import by_file_names, read_references, read_results, training_captions
 from pipeline.run_results import Decoding, decode_runs
@@ -298,7 +299,7 @@ def _submit(evaluation: Evaluation | None, options: dict[str, Any]) -> None:
     ids = read_ids(options["submission_ids"]) if options["submission_ids"] else None
     written = write_submission(results, *_submission(options), ids)
     other = [split for split in IMAGES if split not in written.splits]
-    click.echo(f"{written.results}: {len(results.captions):,} captions, checked", err=True)
+    click.echo(f"{written.results}: {counted(len(results.captions), 'caption')}, checked", err=True)
     click.echo(
         f"{written.archive}: {', '.join(written.splits)}"
         + (f"; the server also wants {other[0]}: run again with its results" if other else ""),

@@ -15,6 +15,7 @@ from extract import presets
 from extract.boxes import read_boxes
 from extract.cache import flat
 from extract.cache_folder import failures_path
+from extract.counts import counted
 from extract.detector_presets import DetectorPreset
 from extract.extractors import BACKENDS, make_extractor, with_configuration
 from extract.prepared import FeatureExtractor
@@ -163,10 +164,11 @@ def _dry_run(
         click.echo(json.dumps(facts))
         return
     _name(planned.failures, "cannot be used")
+    more = ", ..." if len(sources) > len(ids) else ""
     click.echo(
-        f"{planned.images:,} images (ids {', '.join(ids)}, ...), {planned.already:,} already there,"
-        f" {len(planned.failures):,} that cannot be used, about {planned.bytes / 1e6:,.1f} MB"
-        f" to come into {out}; nothing written"
+        f"{counted(planned.images, 'image')} (ids {', '.join(ids)}{more}),"
+        f" {planned.already:,} already there, {len(planned.failures):,} that cannot be used, about"
+        f" {planned.bytes / 1e6:,.1f} MB to come into {out}; nothing written"
     )
 
 
@@ -175,7 +177,7 @@ def _show(summary: Summary, total: int, out: Path, share: Share, as_json: bool) 
         first = summary.failures[0]
         where = "; a list's or table's paths begin at its own folder"
         raise PipelineError(
-            f"none of {total} images could be used; first {first.source.file}: {first.reason}:"
+            f"not one image of {total:,} could be used; first {first.source.file}: {first.reason}:"
             f" {first.detail}{where if first.reason == 'missing' else ''}"
         )
     if as_json:
@@ -187,8 +189,8 @@ def _show(summary: Summary, total: int, out: Path, share: Share, as_json: bool) 
     _name(summary.failures, "failed")
     whose = f" (share {share.rank} of {share.world})" if share.world > 1 else ""
     click.echo(
-        f"{out}{whose}: {summary.done} images extracted, {summary.already} already there,"
-        f" {len(summary.failures)} failed"
+        f"{out}{whose}: {counted(summary.done, 'image')} extracted,"
+        f" {summary.already:,} already there, {len(summary.failures):,} failed"
         + (f" (reasons in {failures_path(out, share.rank)})" if summary.failures else "")
     )
     if share.rank:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from extract.counts import counted
 from pipeline.progress import Progress
 from pipeline.recipe import override
 from pipeline.scenes.sheet import write_sheet
@@ -88,6 +89,7 @@ def _text(summary: Summary) -> str:
     counts = ", ".join(f"{split} {count}" for split, count in summary.splits.items())
     done = "wrote" if summary.made else "already there:"
     return (
-        f"{summary.out}: {done} {summary.images} images ({counts}),"
-        f" {summary.captions} captions of {summary.words} words, {summary.boxes} boxes"
+        f"{summary.out}: {done} {counted(summary.images, 'image')} ({counts}),"
+        f" {counted(summary.captions, 'caption')} of {counted(summary.words, 'word')},"
+        f" {summary.boxes:,} boxes"
     )

@@ -58,7 +58,7 @@ def spice(corenlp: Path | None) -> None:
       Maven Central through `mvn`, if Maven is installed (downloads 390 MB, keeps 87 MB)
     """
     if corenlp is not None:
-        installed = install_corenlp(find_corenlp(corenlp))
+        installed = _from_folder(corenlp)
     else:
         installed = _installed() or _from_maven_folder() or _from_maven()
     click.echo(f"CoreNLP {VERSION}: {installed.code.parent}")
@@ -67,6 +67,18 @@ def spice(corenlp: Path | None) -> None:
     except EvaluateError as error:
         raise PipelineError(f"CoreNLP is installed, but SPICE does not run: {error}") from error
     click.echo(f"SPICE runs: {score:.3f} for a trial caption")
+
+
+def _from_folder(folder: Path) -> CoreNlp:
+    try:
+        jars = find_corenlp(folder)
+    except NotAvailable as error:
+        raise PipelineError(
+            f"--corenlp: {error.reason}; wanted a folder that holds {CODE} and {MODELS},"
+            " such as Maven's own on a machine where it fetched them:"
+            f" ~/.m2/repository/{_IN_REPOSITORY}"
+        ) from error
+    return install_corenlp(jars)
 
 
 def _installed() -> CoreNlp | None:

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from extract.cache import FeatureCache
+from extract.counts import counted
 from extract.errors import ExtractError
 from pipeline.errors import PipelineError
 from pipeline.explaining import explain_record, memory_note, sheet_of
@@ -48,7 +49,8 @@ def explained(
     chosen = [picture for picture in turns if picture.url and picture.caption][:count]
     if not chosen:
         return []
-    log.info("explaining %d captions word by word; --explained 0 leaves them out", len(chosen))
+    many = counted(len(chosen), "caption")
+    log.info("explaining %s word by word; --explained 0 leaves them out", many)
     device = choose_device("auto")
     model, vocabulary = folder.load(device)
     ids = ids_by_spelling(cache.ids)

@@ -16,6 +16,7 @@ from caption.data import read_captions
 from evaluate.errors import EvaluateError
 from evaluate.scores import COLUMNS, Scores
 from extract.cache import flat
+from extract.counts import counted
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
@@ -148,7 +149,7 @@ def _facts(folder: RunFolder, split: str, images: int) -> Sequence[str]:
         f"recipe {recipe.name}",
         f"features {folder.fingerprint.get('preset', 'of no preset')}",
         f"seed {recipe.seed}",
-        f"{images:,} images of the split {split}",
+        f"{counted(images, 'image')} of the split {split}",
     )
 
 

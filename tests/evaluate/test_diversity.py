@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluate.bleu import bleu
-from evaluate.diversity import COLLAPSE_IMAGES, diversity
+from evaluate.diversity import diversity
 from evaluate.errors import EvaluateError
 
 
@@ -53,10 +53,19 @@ def test_collapse_is_warned_of() -> None:
     same = {str(i): "a man" if i < 3 else f"caption {i}" for i in range(20)}
     (warning,) = diversity(same).warnings
     assert '15.0 % of 20 images get "a man"' in warning and "10 %" in warning
-    few = {str(i): "a man" for i in range(COLLAPSE_IMAGES - 1)}
-    assert diversity(few).warnings == []
     varied = {str(i): "a man" if i < 2 else f"caption {i}" for i in range(20)}
     assert diversity(varied).warnings == []
+
+
+def test_few_images_are_collapsed_where_nearly_all_have_one_caption() -> None:
+    def warnings(images: int, same: int) -> list[str]:
+        captions = {str(i): "a man" if i < same else f"caption {i}" for i in range(images)}
+        return diversity(captions).warnings
+
+    assert warnings(4, 4) == warnings(5, 4) == warnings(19, 15) == []
+    (five,), (nineteen,) = warnings(5, 5), warnings(19, 16)
+    assert '100.0 % of 5 images get "a man" (warned above 80 %)' in five
+    assert "84.2 % of 19 images" in nineteen
 
 
 def test_no_captions() -> None:

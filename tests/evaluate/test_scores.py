@@ -135,7 +135,7 @@ def test_domains_score_as_sets_of_their_own() -> None:
         own = [image for image, where in domains.items() if where == domain]
         alone = score({i: RESULTS[i] for i in own}, {i: REFERENCES[i] for i in own}, metrics=PYTHON)
         assert values == pytest.approx(alone.corpus)
-    with pytest.raises(EvaluateError, match=r"3 images without a domain \(2, 3, 4\)"):
+    with pytest.raises(EvaluateError, match=r"no domain for 3 of 4 images \(2, 3, 4\)"):
         Scorer(REFERENCES, metrics=PYTHON).score(RESULTS, domains={1: "in-domain"})
 
 

@@ -102,6 +102,15 @@ def test_caches_that_know_different_things_are_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
+def test_a_cache_given_twice_is_said_to_be(tmp_path: Path) -> None:
+    a = write_cache(tmp_path / "a", ["x"])
+    for again in (a, tmp_path / "." / "b" / ".." / "a", a / "shard-0-00000.h5"):
+        (tmp_path / "b").mkdir(exist_ok=True)
+        with pytest.raises(CacheError, match="the same cache is given twice: .*; give it once"):
+            merge([a, again], tmp_path / "m.h5")
+    assert not (tmp_path / "m.h5").exists()
+
+
 def test_duplicates_name_both_places(tmp_path: Path) -> None:
     a, b = write_cache(tmp_path / "a", ["x", "y"]), write_cache(tmp_path / "b", ["z"], ["y"])
     with pytest.raises(CacheError, match="'y' is in .*a/shard-0-00000.h5 and in .*b/shard-0-00001"):

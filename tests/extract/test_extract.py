@@ -233,7 +233,7 @@ def test_failures_are_noted_and_tried_again(tmp_path: Path, capsys: pytest.Captu
     Image.new("RGB", (30, 30), "red").save(photos / "bad.jpg")
     assert run("extract", photos, *OPTIONS, "--out", out) == 0
     printed = capsys.readouterr().out
-    assert "1 images extracted, 3 already there, 0 failed" in printed
+    assert "1 image extracted, 3 already there, 0 failed" in printed
     assert f"next: pipeline train --features {out}" in printed
     assert (out / "failures.jsonl").read_text() == ""
     assert len(FeatureCache(out)) == 4

@@ -27,6 +27,10 @@ def test_folder_is_walked_in_order(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert ids(tmp_path) == ["a", "b", "c"]
     assert ids(tmp_path, relative_ids=True) == ["a.png", "b.JPG", "sub/deep/c.webp"]
     assert "passed over 2 files" in caplog.text
+    (tmp_path / "notes.txt").unlink()
+    caplog.clear()
+    find_sources([tmp_path])
+    assert "passed over 1 file not named as images are" in caplog.text
 
 
 def test_coco_names_become_numbers(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -187,6 +188,9 @@ def test_names_of_any_list(tmp_path: Path, name: str, content: str, names: list[
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     assert read_names(path) == names
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_names(packed) == names
 
 
 @pytest.mark.parametrize(

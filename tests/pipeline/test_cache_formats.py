@@ -29,7 +29,7 @@ def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
     target.write_bytes(data[:-20])  # as a killed program leaves it
     assert run("cache", "import", target, "--out", tmp_path / "cut") == 3
     said = capsys.readouterr()
-    assert "f.tsv: line 3: features " in said.err and "1 bad entries" in said.out
+    assert "f.tsv: line 3: features " in said.err and "1 bad" in said.out
     assert run("cache", "export", cache, "--format", "m2-hdf5", "--out", tmp_path / "m2") == 0
     assert run("cache", "import", tmp_path / "m2", "--out", tmp_path / "m") == 0
     assert "--sizes gives them" in capsys.readouterr().err

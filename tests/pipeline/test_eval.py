@@ -142,7 +142,7 @@ def test_domains(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["in", "out", "overall"] in lines
     write("d.json", {"1": "in-domain"})
     assert run("--results", "a.json", "--references", "c.json", *FAST, "--domains", "d.json") == 1
-    assert "2 images without a domain (2, 3)" in capsys.readouterr().err
+    assert "no domain for 2 of 3 images (2, 3)" in capsys.readouterr().err
     write("d.json", {"1": "in-domian", "2": "mine", "3": "in-domain"})
     assert run("--results", "a.json", "--references", "c.json", *FAST, "--domains", "d.json") == 0
     said = capsys.readouterr().err
@@ -451,6 +451,7 @@ def test_a_trained_run_is_decoded_for_real(
     ("paths", "names"),
     [
         (["a.json", "sub/b.json"], ["a", "b"]),
+        (["a.json.gz", "b.csv.gz"], ["a", "b"]),
         (["x/test.json", "y/test.json"], ["x/test", "y/test"]),
         (["net.v1", "net.v2"], ["net.v1", "net.v2"]),  # folders
         (["a.json", "a.json"], ["a.json (1)", "a.json (2)"]),

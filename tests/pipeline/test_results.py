@@ -274,10 +274,14 @@ def test_splits_of_references(tmp_path: Path) -> None:
             (
                 "r.json",
                 {"info": {}, "results": entries},
-                rf"r.json: key 'results' holds a list of {len(entries)} entries, wanted the list"
+                rf"r.json: key 'results' holds a list of entries .{len(entries)}., wanted the list"
                 r' itself: \[{"image_id"',
             )
             for entries in (items(a="x"), items(a="x", b="y"))
+        ),
+        *(
+            ("r.json", {"results": entries}, r"\) with 'id' in place of 'image_id', wanted")
+            for entries in ([{"id": 7, "caption": "x"}], [{"id": 7}, {"id": 8}])
         ),
         ("r.json", items(a="x")[0], "r.json: holds one entry .*, wanted a list of such entries"),
         ("r.jsonl", '{"image_id": 1, "caption": "x"}\n{"image', "r.jsonl: line 2: no JSON"),

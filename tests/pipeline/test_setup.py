@@ -71,6 +71,14 @@ def test_from_a_folder_and_then_from_its_own(release: Path, tmp_path: Path) -> N
     assert call().exit_code == 0  # there already: needs no source
 
 
+def test_a_folder_without_the_jars_is_told_what_is_wanted(release: Path, tmp_path: Path) -> None:
+    (release / CODE).unlink()
+    wanted = rf"--corenlp: .*no {CODE} in .*; wanted a folder that holds {CODE} and {MODELS}"
+    with pytest.raises(PipelineError, match=wanted) as caught:
+        call("--corenlp", str(release))
+    assert "to get it: pipeline setup spice" not in str(caught.value)
+
+
 def test_a_broken_installation_is_replaced(
     release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

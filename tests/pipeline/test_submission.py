@@ -51,7 +51,7 @@ def test_counts_without_a_list_of_ids(tmp_path: Path, monkeypatch: pytest.Monkey
             "net",
             "val2014",
             None,
-            "1 images, wanted the 40,504 of val2014; .*--submission-ids",
+            "1 image, wanted the 40,504 of val2014; .*--submission-ids",
         ),
         (results_of(1), "net", "test2014", None, "wanted the 40,775 of test2014"),
         (results_of(1, "dog"), "net", "val2014", None, r"wants integer ids, found 1 image \(dog\)"),

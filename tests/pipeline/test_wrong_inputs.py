@@ -47,7 +47,7 @@ def test_captions_without_words_are_warned_of(speechless, monkeypatch, capsys) -
     assert caption(speechless, *typed, monkeypatch=monkeypatch) == 0
     found = capsys.readouterr()
     assert json.loads(found.out)["captions"][0]["captions"] == [""]
-    assert "warning: 1 of 1 captions are empty (toy1.jpg)" in found.err
+    assert "warning: empty captions: 1 of 1 (toy1.jpg)" in found.err
 
 
 def test_an_empty_caption_is_not_explained(speechless, monkeypatch, capsys) -> None:
