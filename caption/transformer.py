@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from caption.blocks import (
@@ -371,13 +370,3 @@ class Transformer(Captioner):
 def count_parameters(model: nn.Module) -> int:
     """How many numbers training changes."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def no_gradients(model: nn.Module) -> list[str]:
-    """Names of the parameters that the last backward pass did not reach."""
-    return [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-        and (parameter.grad is None or not torch.any(parameter.grad != 0))
-    ]

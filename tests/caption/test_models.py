@@ -16,9 +16,8 @@ from caption.decode import beam_search, greedy
 from caption.features import Features
 from caption.losses import cross_entropy
 from caption.registry import MODELS, variants
-from caption.transformer import no_gradients
 from caption.vocabulary import BOS, EOS, PAD
-from tests.caption.toy import WIDTH, random_features
+from tests.caption.toy import WIDTH, no_gradients, random_features
 
 WORDS = 11
 SMALL = {

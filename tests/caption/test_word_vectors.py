@@ -11,11 +11,11 @@ import torch
 
 from caption.errors import CaptionError
 from caption.registry import MODELS
-from caption.transformer import Transformer, TransformerConfig, no_gradients
+from caption.transformer import Transformer, TransformerConfig
 from caption.vector_file import read_vectors
 from caption.vocabulary import BOS
 from caption.word_vectors import VectorWords
-from tests.caption.toy import WIDTH, random_features
+from tests.caption.toy import WIDTH, no_gradients, random_features
 
 TEXT = "the 1 2 -3\n. . 4 5e-1 6\ncat 7 8 9\ncat 0 0 0\n\nnaïve 1 1 1\n"
 

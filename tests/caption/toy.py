@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from caption.features import Features
 from extract.cache import ImageFeatures, Stream
@@ -106,3 +107,13 @@ def random_features(images: int = 3, rows: int = 5, width: int = WIDTH, seed: in
             "pyramid_low": tuple((2, count) for count in counts.tolist()),
         },
     )
+
+
+def no_gradients(model: nn.Module) -> list[str]:
+    """Names of the parameters that the last backward pass did not reach."""
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+        and (parameter.grad is None or not torch.any(parameter.grad != 0))
+    ]
