@@ -24,7 +24,8 @@ import torch
 import torchvision
 from torch import Tensor
 
-from extract.box_selection import Selection, best_kept_scores, confident, detections
+from extract.box_selection import best_kept_scores, confident, detections
+from extract.detector_config import Selection
 
 CONFIDENT = Selection()
 DETECTIONS = Selection(rule="detections", score=0.0, least=0, most=100, thresholds=(0.3,))

@@ -12,35 +12,12 @@ import torch
 from torch import Tensor
 
 from extract.box_geometry import clip, decode
-from extract.detector_config import RoiConfig
+from extract.detector_config import RoiConfig, Selection
 from extract.nms import nms, nms_by_class
 from extract.roi import RegionOutputs
 from extract.rpn import Frame
 
-RULES = ("confident-proposals", "detections", "rising-nms", "rising-nms-best-class")
 _FIRST_ENTRIES = 2000  # best (box, class) pairs that are looked at first
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """A rule and its numbers.
-
-    confident-proposals (bottom-up attention): proposals whose best score after NMS by class is
-    `score` or more, at least `least` and at most `most` of them, with boxes as proposed.
-    detections (detectron2): (region, class) pairs above `score` after NMS by class, the best
-    `most`; one region may come several times. Where fewer than `least` are, the best `least` of
-    any score (DLCT).
-    rising-nms (py-bottom-up-attention): as detections, with each of `thresholds` in turn until
-    there are exactly `most`.
-    rising-nms-best-class: regions by their best class, NMS over all of them, with each of
-    `thresholds` in turn until there are `least` or more; the best `most`.
-    """
-
-    rule: str = "confident-proposals"
-    score: float = 0.2
-    least: int = 10
-    most: int = 100
-    thresholds: tuple[float, ...] = (0.3,)  # of NMS: overlap above which the worse box goes
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from extract.errors import ExtractError
 BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}  # depth -> blocks per stage
 RESIZES = ("pillow", "opencv", "opencv-after-mean")
 POOLERS = ("ROIPool", "ROIAlign", "ROIAlignV2")
+RULES = ("confident-proposals", "detections", "rising-nms", "rising-nms-best-class")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +147,25 @@ class DetectorConfig:
         level = int(name[-1])
         dilated = name == "res5" and self.resnet.res5_dilation == 2
         return int(2 ** (level - 1 if dilated else level))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which of the regions found are kept: a rule and its numbers.
+
+    confident-proposals (bottom-up attention): proposals whose best score after NMS by class is
+    `score` or more, at least `least` and at most `most` of them, with boxes as proposed.
+    detections (detectron2): (region, class) pairs above `score` after NMS by class, the best
+    `most`; one region may come several times. Where fewer than `least` are, the best `least` of
+    any score (DLCT).
+    rising-nms (py-bottom-up-attention): as detections, with each of `thresholds` in turn until
+    there are exactly `most`.
+    rising-nms-best-class: regions by their best class, NMS over all of them, with each of
+    `thresholds` in turn until there are `least` or more; the best `most`.
+    """
+
+    rule: str = "confident-proposals"
+    score: float = 0.2
+    least: int = 10
+    most: int = 100
+    thresholds: tuple[float, ...] = (0.3,)  # of NMS: overlap above which the worse box goes

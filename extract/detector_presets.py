@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from extract.box_selection import RULES, Selection
 from extract.detector_config import (
+    RULES,
     DetectorConfig,
     PixelConfig,
     ResNetConfig,
     RoiConfig,
     RpnConfig,
+    Selection,
 )
 from extract.errors import ExtractError
 from extract.images import ImageLimits, ImageRules
 
+BACKENDS = ("torch", "detectron2")  # who runs a detector
 PRECISIONS = ("float32", "bfloat16", "float16")
 REGION_FEATURES = ("head", "pooled")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from extract.boxes import GivenBoxes
 from extract.detector import Detector
 from extract.detector_extractor import DetectorExtractor
-from extract.detector_presets import DetectorPreset
+from extract.detector_presets import BACKENDS, DetectorPreset
 from extract.detectron2_backend import Detectron2Detector
 from extract.detectron2_config import read_detectron2_yaml
 from extract.errors import ExtractError
@@ -16,8 +16,6 @@ from extract.extractor import Extractor
 from extract.prepared import FeatureExtractor
 from extract.presets import Preset
 from extract.weights import find_weights, get, weights_dir
-
-BACKENDS = ("torch", "detectron2")
 
 
 def make_extractor(

@@ -21,12 +21,13 @@ from caption.decode import beam_search
 from caption.vocabulary import Vocabulary
 from extract.cache import FeatureCache, image_id_of
 from pipeline.constraints import Asked, ConstraintFile, asked_of, read_constraints
+from pipeline.devices import choose_device
 from pipeline.ensembles import check_runs, load_runs
 from pipeline.entries import images_of
 from pipeline.files import write_text
 from pipeline.progress import Progress
 from pipeline.results import as_given, write_results
-from pipeline.run_folder import choose_device, open_run
+from pipeline.run_folder import open_run
 
 log = logging.getLogger(__name__)
 

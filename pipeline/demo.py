@@ -7,10 +7,10 @@ from pathlib import Path
 
 from evaluate.scores import METRICS
 from pipeline import recipe as recipes
+from pipeline.devices import choose_device
 from pipeline.errors import PipelineError
 from pipeline.files import write_text
 from pipeline.report import write_report
-from pipeline.run_folder import choose_device
 from pipeline.scenes.write import BOXES, DATASET, IMAGES
 from pipeline.steps import make_features, make_run, make_scenes, make_scores
 from pipeline.tables import render, score_table

@@ -28,12 +28,13 @@ from extract.images import ImageLimits, ImageRules, read_image
 from extract.run import extract_in_memory
 from extract.sources import find_sources
 from pipeline.decoding import decode_ids
+from pipeline.devices import choose_device
 from pipeline.errors import PipelineError, WrongUsage
 from pipeline.explain_sheet import Bars, Map, Notes, Row, draw
 from pipeline.own_photos import InMemory, extractor_of
 from pipeline.progress import Progress
 from pipeline.results import canonical_id, ids_by_spelling
-from pipeline.run_folder import RunFolder, choose_device, is_run, open_run
+from pipeline.run_folder import RunFolder, is_run, open_run
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,11 @@ from extract.prepared import FeatureExtractor
 from extract.run import Failure, extract_in_memory
 from extract.sources import find_sources
 from pipeline.decoding import Captions, decode_ids
+from pipeline.devices import choose_device
 from pipeline.ensembles import check_runs, load_runs
 from pipeline.errors import PipelineError, WrongUsage
 from pipeline.progress import Progress
-from pipeline.run_folder import RunFolder, choose_device, is_run
+from pipeline.run_folder import RunFolder, is_run
 
 _AT_A_TIME = 256  # photographs whose features are held in memory
 

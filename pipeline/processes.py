@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +64,3 @@ class Interruption:
             raise KeyboardInterrupt
         self.noted = True
         log.warning("interrupted: the state is saved behind this update; once more ends at once")
-
-
-def own_device(device: torch.device) -> torch.device:
-    """Of several GPUs the one of this process, by `torchrun`'s LOCAL_RANK; else as given."""
-    local = os.environ.get("LOCAL_RANK", "")
-    if device.type != "cuda" or device.index is not None or not local.isdecimal():
-        return device
-    return torch.device("cuda", int(local) % torch.cuda.device_count())

@@ -19,7 +19,6 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from caption.config import TrainingConfig
-from caption.registry import entry
 from extract.cache import differences, flat
 from extract.nearest import hint
 from pipeline.errors import USER_ERRORS, PipelineError, WrongUsage
@@ -38,6 +37,8 @@ class Recipe(TrainingConfig):
 
     def model_config(self) -> Any:
         """The model's own configuration, checked."""
+        from caption.registry import entry  # imports torch, which a list of recipes does without
+
         settings = dict(self.model)
         name = settings.pop("name", "transformer")
         return from_mapping(entry(name).config, settings, "model")

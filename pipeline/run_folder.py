@@ -157,22 +157,3 @@ def open_run(path: str | Path) -> RunFolder:
 def is_run(path: Path) -> bool:
     """Whether the path is a run folder."""
     return (path / "config.yaml").is_file() and (path / "vocab.json").is_file()
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU. Raises WrongUsage when it is not there."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    there = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not there.get(name, False):
-        raise WrongUsage(
-            f"--device {name} is not available here; there is"
-            f" {', '.join(k for k, v in there.items() if v)}"
-        )
-    return torch.device(name)

@@ -19,9 +19,10 @@ from extract.extractors import make_extractor
 from extract.run import extract
 from extract.sources import find_sources
 from pipeline import recipe as recipes
+from pipeline.devices import choose_device
 from pipeline.errors import PipelineError
 from pipeline.progress import Progress
-from pipeline.run_folder import choose_device, open_run
+from pipeline.run_folder import open_run
 from pipeline.run_results import Decoding, decode_runs
 from pipeline.scenes.world import World
 from pipeline.scenes.write import write_scenes

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,19 +17,18 @@ from extract.boxes import read_boxes
 from extract.cache import flat
 from extract.cache_folder import failures_path
 from extract.counts import counted
-from extract.detector_presets import DetectorPreset
-from extract.extractors import BACKENDS, make_extractor, with_configuration
-from extract.prepared import FeatureExtractor
-from extract.run import Failure, Summary, extract, plan
+from extract.detector_presets import BACKENDS, DetectorPreset
 from extract.share import Share
 from extract.sources import Source, find_sources
-from extract.weights import find_weights
 from pipeline.errors import PipelineError
 from pipeline.options import image_ids
-from pipeline.processes import SOME_FAILED, ended_by_interrupt, own_device
+from pipeline.processes import SOME_FAILED, ended_by_interrupt
 from pipeline.progress import Progress
 from pipeline.recipe import as_typed, override
-from pipeline.run_folder import choose_device
+
+if TYPE_CHECKING:  # what imports torch is imported where there is work for it
+    from extract.prepared import FeatureExtractor
+    from extract.run import Failure, Summary
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -100,6 +100,10 @@ def command(
     ]
     if missing or name is None or out is None:
         raise click.UsageError(f"{', '.join(missing)} missing; see pipeline extract --help")
+    from extract.extractors import make_extractor
+    from extract.run import extract
+    from pipeline.devices import choose_device, own_device
+
     preset, weights = _chosen(name, weights, overrides)
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
@@ -126,6 +130,9 @@ def _chosen(
     name: str, weights: Path | None, overrides: Sequence[str]
 ) -> tuple[presets.Preset | DetectorPreset, Path | None]:
     """The preset as typed, and a detector's checkpoint: the one given, else the preset's own."""
+    from extract.extractors import with_configuration
+    from extract.weights import find_weights
+
     with as_typed():
         preset = presets.get(name)
     if weights is None and isinstance(preset, DetectorPreset):
@@ -147,6 +154,8 @@ def _list_presets(as_json: bool) -> None:
 def _dry_run(
     sources: list[Source], extractor: FeatureExtractor, out: Path, workers: int, as_json: bool
 ) -> None:
+    from extract.run import plan
+
     with Progress(len(sources), unit="images", label="dry run") as progress:
         planned = plan(sources, extractor, out, workers=workers, on_done=progress.update)
     ids = [source.image_id for source in sources[:3]]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import torch
 
-from caption import checkpoint
-from caption.trainer import Position
 from pipeline import recipe as recipes
 from pipeline.errors import WrongUsage
 from pipeline.processes import ended_by_interrupt
 from pipeline.recipe import Recipe
-from pipeline.run_folder import choose_device, open_run
 from pipeline.settings import commented
-from pipeline.training import train
+
+if TYPE_CHECKING:  # what imports torch is imported where there is work for it
+    from caption.trainer import Position
 
 
 @click.command()
@@ -62,6 +61,8 @@ def command(
     if name is None and known_run and out is not None:
         if overlay is not None:
             raise click.UsageError("--overlay goes with --recipe only")
+        from pipeline.run_folder import open_run
+
         run = open_run(out)
         recipe = recipes.override(run.recipe, overrides)
         features, captions = features or run.features, captions or run.captions
@@ -87,7 +88,7 @@ def command(
     for option, path in (("--features", features), ("--captions", captions)):
         if not path.exists():
             raise WrongUsage(f"{option} {path}: not there")
-    position = _trained(recipe, captions, features, out, choose_device(device))
+    position = _trained(recipe, captions, features, out, device)
     if as_json:
         outcome = {"run": str(out), "cider": position.best, "seconds": position.seconds}
         click.echo(json.dumps(outcome))
@@ -97,13 +98,16 @@ def command(
     click.echo(f"next: pipeline eval --run {shlex.quote(str(out))} --split test")
 
 
-def _trained(
-    recipe: Recipe, captions: Path, features: Path, out: Path, device: torch.device
-) -> Position:
+def _trained(recipe: Recipe, captions: Path, features: Path, out: Path, device: str) -> Position:
     """Train; an interruption before the first checkpoint says that nothing was kept."""
+    from caption import checkpoint
+    from pipeline.devices import choose_device
+    from pipeline.training import train
+
+    chosen = choose_device(device)
     try:
         with ended_by_interrupt():
-            _, position = train(recipe, captions, features, out, device)
+            _, position = train(recipe, captions, features, out, chosen)
     except KeyboardInterrupt:
         if checkpoint.find(out / "last") is None:
             raise KeyboardInterrupt(

@@ -13,11 +13,12 @@ from pathlib import Path
 from extract.cache import FeatureCache
 from extract.counts import counted
 from extract.errors import ExtractError
+from pipeline.devices import choose_device
 from pipeline.errors import PipelineError
 from pipeline.explaining import explain_record, memory_note, sheet_of
 from pipeline.report.pictures import Picture
 from pipeline.results import ids_by_spelling
-from pipeline.run_folder import RunFolder, choose_device
+from pipeline.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from extract import presets
-from extract.box_selection import Selection
 from extract.boxes import read_boxes
 from extract.cache import FeatureCache, ImageFeatures, flat
 from extract.detector import Detector
+from extract.detector_config import Selection
 from extract.detector_extractor import DetectorExtractor
 from extract.detector_presets import DETECTOR_PRESETS, DetectorPreset
 from extract.errors import ExtractError

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extract.box_selection import Selection
+from extract.detector_config import Selection
 from extract.detectron2_backend import Detectron2Detector
 from extract.errors import ExtractError
 from extract.extractors import make_extractor

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from extract import nms as module
-from extract.box_selection import Selection, best_kept_scores, confident, detections
+from extract.box_selection import best_kept_scores, confident, detections
+from extract.detector_config import Selection
 from extract.nms import nms, nms_by_class
 
 

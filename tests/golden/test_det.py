@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 from extract.box_geometry import clip
 from extract.box_selection import (
-    Selection,
     best_kept_scores,
     class_boxes,
     foreground,
@@ -30,7 +29,7 @@ from extract.box_selection import (
 )
 from extract.checkpoint import load_detector, read_checkpoint
 from extract.detector import Detector
-from extract.detector_config import RoiConfig
+from extract.detector_config import RoiConfig, Selection
 from extract.detectron2_config import from_detectron2
 from extract.resize import NetworkInput, network_input, pillow_resized
 from extract.roi import RegionOutputs
