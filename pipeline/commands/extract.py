@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from extract import presets
-from extract.boxes import read_boxes
+from extract.boxes import GivenBoxes, read_boxes
 from extract.cache import flat
 from extract.cache_folder import failures_path
 from extract.counts import counted
@@ -100,16 +100,12 @@ def command(
     ]
     if missing or name is None or out is None:
         raise click.UsageError(f"{', '.join(missing)} missing; see pipeline extract --help")
-    from extract.extractors import make_extractor
     from extract.run import extract
-    from pipeline.devices import choose_device, own_device
 
     preset, weights = _chosen(name, weights, overrides)
     given = read_boxes(boxes) if boxes is not None else None
     sources = find_sources(inputs, relative_ids=ids == "relative-path")
-    where = str(own_device(choose_device(device)))
-    with as_typed():  # the options do not go together; weights are read later
-        extractor = make_extractor(name, preset, where, given, weights, backend)
+    extractor = _extractor(name, preset, device, given, weights, backend)
     if dry_run:
         extractor.load()  # says whether the weights fit
         _dry_run(sources, extractor, out, workers, as_json)
@@ -139,6 +135,23 @@ def _chosen(
         weights = find_weights(name)
     with as_typed():
         return override(with_configuration(preset, weights), overrides), weights
+
+
+def _extractor(
+    name: str,
+    preset: presets.Preset | DetectorPreset,
+    device: str,
+    boxes: GivenBoxes | None,
+    weights: Path | None,
+    backend: str,
+) -> FeatureExtractor:
+    """The preset's extractor on this process's device. Raises WrongUsage."""
+    from extract.extractors import make_extractor
+    from pipeline.devices import choose_device, own_device
+
+    where = str(own_device(choose_device(device)))
+    with as_typed():  # the options do not go together; weights are read later
+        return make_extractor(name, preset, where, boxes, weights, backend)
 
 
 def _list_presets(as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,24 +58,7 @@ def command(
         for known in recipes.shipped():
             click.echo(f"{known:24} {recipes.describe(known)}")
         return
-    known_run = out is not None and (out / "config.yaml").is_file()
-    if name is None and known_run and out is not None:
-        if overlay is not None:
-            raise click.UsageError("--overlay goes with --recipe only")
-        from pipeline.run_folder import open_run
-
-        run = open_run(out)
-        recipe = recipes.override(run.recipe, overrides)
-        features, captions = features or run.features, captions or run.captions
-    else:
-        if name is None:
-            known = "pipeline train --list-recipes shows them"
-            if out is not None:
-                raise click.UsageError(
-                    f"{out} holds no run to go on with, and --recipe is missing; {known}"
-                )
-            raise click.UsageError(f"--recipe is missing; {known}")
-        recipe = recipes.load(name, overrides, overlay)
+    recipe, features, captions = _chosen(name, overrides, overlay, features, captions, out)
     if show:
         click.echo(commented(recipe))
         return
@@ -96,6 +80,33 @@ def command(
     spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in position.seconds.items())
     click.echo(f"{out}: best validation CIDEr-D {100 * position.best:.1f} ({spent})")
     click.echo(f"next: pipeline eval --run {shlex.quote(str(out))} --split test")
+
+
+def _chosen(
+    name: str | None,
+    overrides: Sequence[str],
+    overlay: str | None,
+    features: Path | None,
+    captions: Path | None,
+    out: Path | None,
+) -> tuple[Recipe, Path | None, Path | None]:
+    """Recipe, features and captions: of the run in `out` where there is one and no recipe named."""
+    if name is not None:
+        return recipes.load(name, overrides, overlay), features, captions
+    if out is not None and (out / "config.yaml").is_file():
+        if overlay is not None:
+            raise click.UsageError("--overlay goes with --recipe only")
+        from pipeline.run_folder import open_run
+
+        run = open_run(out)
+        recipe = recipes.override(run.recipe, overrides)
+        return recipe, features or run.features, captions or run.captions
+    known = "pipeline train --list-recipes shows them"
+    if out is not None:
+        raise click.UsageError(
+            f"{out} holds no run to go on with, and --recipe is missing; {known}"
+        )
+    raise click.UsageError(f"--recipe is missing; {known}")
 
 
 def _trained(recipe: Recipe, captions: Path, features: Path, out: Path, device: str) -> Position:
