@@ -192,7 +192,8 @@ def _read_json(path: Path) -> list[CaptionedImage]:
                 f" captions, {wanted}, as a captions_*.json or dataset_*.json has"
             )
         return _read_karpathy(path, images)
-    raise CaptionError(f"{path}: found the keys {', '.join(map(repr, content))}, {wanted}")
+    keys = ", ".join(map(repr, list(content)[:10])) + ", ..." * (len(content) > 10)
+    raise CaptionError(f"{path}: found the keys {keys}, {wanted}")
 
 
 def _karpathys(entry: Any) -> bool:

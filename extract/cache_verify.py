@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def image_count(path: Path) -> int:
 
 def verify(
     path: Path,
-    wanted: Sequence[str] | None = None,
+    wanted: Mapping[str, str | None] | None = None,
     *,
     on_done: Callable[[int], None] = lambda count: None,
 ) -> Report:
@@ -79,8 +79,9 @@ def verify(
 
     For each image: checksums, values that are not finite, boxes outside the image, rows that do
     not match the offsets; duplicates; for each file its sha256 in the journal and its settings.
-    `wanted` are ids or file names that must be there. Raises CacheError when there is no cache, or
-    one whose description or journal cannot be read.
+    `wanted` are ids or file names that must be there, each with another id that does as well, if
+    any. Raises CacheError when there is no cache, or one whose description or journal cannot be
+    read.
     """
     report = Report(path)
     described = fingerprint_of(read_description(path)[0]) if path.is_dir() else None
@@ -95,10 +96,11 @@ def verify(
         report.problems += _verify_file(shard, line, described, len(report.problems) == before)
     if wanted is not None:
         failures = read_failures(path, seen) if path.is_dir() else {}
-        for name in wanted:
-            image = image_id_of(name)
-            if name not in seen and image not in seen:
-                report.missing[name] = _why(failures.get(name) or failures.get(image))
+        for name, other in wanted.items():
+            known = (name, image_id_of(name), other)
+            if not any(image in seen for image in known):
+                failed = [failures[image] for image in known if image in failures]
+                report.missing[name] = _why(failed[0] if failed else None)
     return report
 
 

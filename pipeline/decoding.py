@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from caption.batches import FeatureSource, check_features
+from caption.batches import FeatureSource, check_features, names_in
 from caption.captioner import Captioner
 from caption.config import DecodingConfig
 from caption.constrained import MOST, SATISFY, Machine, constrained_beam_search
 from caption.data import TRAIN_SPLITS, CaptionData, CaptionedImage, read_captions
 from caption.decode import beam_search
 from caption.vocabulary import Vocabulary
-from extract.cache import FeatureCache, image_id_of
+from extract.cache import image_id_of
 from pipeline.constraints import Asked, ConstraintFile, asked_of, read_constraints
 from pipeline.devices import choose_device
 from pipeline.ensembles import check_runs, load_runs
@@ -159,7 +159,7 @@ def decode_split(
     data = read_captions(folder.caption_file(captions))
     images = _images(data, split, whole=captions is not None)
     ids = [image.image_id for image in images]
-    names = _names_in(cache, images)
+    names = names_in(cache, images)
     check_features([names.get(i, i) for i in ids], cache, f"{split} images", str(data.path))
     asked_for = read_constraints(constraints) if constraints is not None else None
     folder, model, vocabulary = load_runs([run, *others], average, where)
@@ -204,16 +204,6 @@ def _images(data: CaptionData, split: str, *, whole: bool) -> list[CaptionedImag
 
 def _file_id(image: CaptionedImage) -> list[str]:
     return [] if image.filename is None else [image_id_of(image.filename)]
-
-
-def _names_in(cache: FeatureCache, images: Sequence[CaptionedImage]) -> dict[str, str]:
-    """Image id -> id in the cache, where images go by their file names there and not by their ids.
-
-    So it is with nocaps, whose files have the ids of Open Images for names.
-    """
-    if any(image.image_id in cache for image in images):
-        return {}
-    return {i.image_id: name for i in images for name in _file_id(i) if name in cache}
 
 
 def _write_nbest(results: Path, found: Captions) -> Path:

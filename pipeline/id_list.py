@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from caption.data import IMAGE_COLUMNS, form_of, read_captions, unpacked
+from extract.cache import image_id_of
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 
@@ -20,8 +21,8 @@ _WANTED = (
 )
 
 
-def read_names(path: Path) -> list[str]:
-    """Ids or file names, each once and in the file's order.
+def read_names(path: Path) -> dict[str, str | None]:
+    """Ids or file names, each once and in the file's order -> the id by file name, if there too.
 
     Raises PipelineError or CaptionError naming the file and what is wrong with it.
     """
@@ -29,23 +30,28 @@ def read_names(path: Path) -> list[str]:
     if suffix == ".json":
         names = _of_json(path)
     elif suffix in (".csv", ".tsv"):
-        names = _of_table(path)
+        names = dict.fromkeys(_of_table(path))
     else:
-        names = [line.strip() for line in _lines(path)]
-    names = list(dict.fromkeys(name for name in names if name))
+        names = dict.fromkeys(line.strip() for line in _lines(path))
+    names = {name: other for name, other in names.items() if name}
     if not names:
         raise PipelineError(f"{path}: names no image, {_WANTED}")
     return names
 
 
-def _of_json(path: Path) -> list[str]:
+def _of_json(path: Path) -> dict[str, str | None]:
     content = read_json(path, _WANTED)
     if isinstance(content, list):
-        return [_name(path, f"entry {place}", item) for place, item in enumerate(content, 1)]
+        listed = enumerate(content, 1)
+        return dict.fromkeys(_name(path, f"entry {place}", item) for place, item in listed)
     if isinstance(content, dict) and ("annotations" in content or _karpathy(content)):
-        return [image.image_id for image in read_captions(path).images]
+        return {
+            image.image_id: None if image.filename is None else image_id_of(image.filename)
+            for image in read_captions(path).images
+        }
     if isinstance(content, dict) and isinstance(content.get("images"), list):
-        return [_name(path, f"images[{k}]", item) for k, item in enumerate(content["images"])]
+        listed = enumerate(content["images"])
+        return dict.fromkeys(_name(path, f"images[{k}]", item) for k, item in listed)
     raise PipelineError(f"{path}: holds a {type(content).__name__}, {_WANTED}")
 
 

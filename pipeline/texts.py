@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from caption.batches import check_features
+from caption.batches import check_features, names_in
 from caption.data import CaptionData, CaptionedImage, tokenized
 from caption.spacy_tokenizer import spacy_tokenize
 from caption.vocabulary import Caption, Vocabulary
@@ -14,6 +15,8 @@ from evaluate.tokenizer import ptb_tokenize
 from extract.cache import FeatureCache, differences
 from pipeline.errors import PipelineError
 from pipeline.recipe import Recipe
+
+log = logging.getLogger(__name__)
 
 _VIEW = "settings.view:"  # how a view's features may differ
 
@@ -30,6 +33,7 @@ class Texts:
     validation: Mapping[str, Sequence[Caption]]
     train_references: dict[str, list[str]]
     validation_references: dict[str, list[str]]
+    names: Mapping[str, str]  # image id -> id in the cache, where that is another
 
 
 def texts_of(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
@@ -41,10 +45,14 @@ def texts_of(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
     settings = recipe.data
     train = data.split("train")[: settings.train_images]
     validation = data.split("val")[: settings.validation_images]
-    check_features([i.image_id for i in train], cache, "training images", str(data.path))
-    check_features([i.image_id for i in validation], cache, "validation images", str(data.path))
-    _check_views(settings.views, cache, [i.image_id for i in train], str(data.path))
+    names = names_in(cache, [*train, *validation])
+    shown = [names.get(i.image_id, i.image_id) for i in train]
+    check_features(shown, cache, "training images", str(data.path))
+    _check_views(settings.views, cache, shown, str(data.path))
+    shown = [names.get(i.image_id, i.image_id) for i in validation]
+    check_features(shown, cache, "validation images", str(data.path))
     train, validation = _first(train, settings.captions), _first(validation, settings.captions)
+    _warn_of_empty([*train, *validation], data)
     rule = settings.tokenizer
     scored = "ptb" if rule == "m2" else rule
     return Texts(
@@ -52,6 +60,7 @@ def texts_of(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
         validation=_tokens(validation, data, rule),
         train_references=_references(train, data, scored),
         validation_references=_references(validation, data, scored),
+        names=names,
     )
 
 
@@ -85,6 +94,16 @@ def vocabulary_of(
 def as_scored(rule: str, captions: Sequence[str]) -> list[str]:
     """Decoded captions as the references are tokenised; M2's words are split otherwise."""
     return ptb_tokenize(list(captions)) if rule == "m2" else list(captions)
+
+
+def _warn_of_empty(images: Sequence[CaptionedImage], data: CaptionData) -> None:
+    empty = [image.image_id for image in images for text in image.captions if not text.strip()]
+    if empty:
+        log.warning(
+            "%s: %d captions are empty, the first of image %s: that is what will be learned for"
+            " them; take them out if nobody meant it",
+            *(data.path, len(empty), empty[0]),
+        )
 
 
 def _check_views(views: Sequence[str], cache: FeatureCache, ids: Sequence[str], data: str) -> None:

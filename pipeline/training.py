@@ -152,6 +152,7 @@ def _trainer(
         seed=recipe.seed,
         views=[FeatureCache(view) for view in recipe.data.views],
         hidden_rows=recipe.data.hidden_rows,
+        names=texts.names,
     )
     examples = [Example(image_id=i, captions=tuple(c)) for i, c in texts.train.items() if c]
 

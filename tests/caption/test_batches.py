@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from caption.batches import Batches, Example, FeatureSource
+from caption.batches import Batches, Example, FeatureSource, names_in
+from caption.data import CaptionedImage
 from extract.cache import FeatureCache
 from tests.caption.toy import write_toy
 
@@ -48,6 +49,26 @@ def test_what_is_drawn_is_drawn_anew_in_each_epoch(
     assert drawn(source, 0) == first and drawn(source, 1) == second
     rest = drawn(source, 1, start=4)  # as a resumed run goes on
     assert len(rest) == IMAGES - 4 and all(second[image] == seen for image, seen in rest.items())
+
+
+def test_images_go_by_their_files_where_ids_are_other_numbers(
+    caches: tuple[FeatureCache, FeatureCache], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As labelling programs number them: 1, 2, 3 .. of 1.jpg, 10.jpg, 2.jpg .."""
+    caplog.set_level("INFO")
+    numbered = [CaptionedImage(image_id="1", filename="toy4.jpg")]
+    assert names_in(caches[0], numbered) == {"1": "toy4"} and not caplog.text
+    crossed = [
+        CaptionedImage(image_id="toy2", filename="sub/toy3.png"),
+        CaptionedImage(image_id="toy5", filename="toy5.jpg"),
+        CaptionedImage(image_id="toy6", filename="elsewhere.jpg"),
+        CaptionedImage(image_id="toy7"),
+    ]
+    assert names_in(caches[0], crossed) == {"toy2": "toy3"}
+    assert "file names, not by ids" in caplog.text
+    source = FeatureSource(caches[0], [STREAM], names={"toy2": "toy3"})
+    rows = [s.features([i]).rows[STREAM] for s, i in ((source, "toy2"), (source, "toy3"))]
+    assert rows[0].equal(rows[1])
 
 
 def test_without_views_and_hidden_rows_epochs_show_the_same(

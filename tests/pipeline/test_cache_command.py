@@ -187,10 +187,10 @@ COCO = {
 def test_names_of_any_list(tmp_path: Path, name: str, content: str, names: list[str]) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    assert read_names(path) == names
+    assert list(read_names(path)) == names
     packed = tmp_path / f"{name}.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert read_names(packed) == names
+    assert list(read_names(packed)) == names
 
 
 @pytest.mark.parametrize(

@@ -98,3 +98,36 @@ def test_an_interrupt_with_nothing_kept_promises_nothing(
     typed = ("train", *given, "--out", str(tmp_path / "new"))
     assert caption(speechless, *typed, monkeypatch=monkeypatch) == 130
     assert "the same command starts at the beginning" in capsys.readouterr().err
+
+
+def test_own_numbers_of_images_do_not_cross_their_captions(tmp_path, capsys, caplog) -> None:
+    """COCO's form as labelling programs write it: ids are other photographs' names, or nobody's."""
+    cache, captions = write_toy(tmp_path)
+    images = json.loads(captions.read_text())["images"]
+    places = {image["filename"]: place for place, image in enumerate(images)}
+    losses = {}
+    for kind, name in (("names", "{}"), ("numbers", "{}"), ("crossed", "toy{}")):
+        entries, notes = [], []
+        for file, place in places.items():
+            other = (place + 1) % len(images)
+            key = Path(file).stem if kind == "names" else name.format(other)
+            entries.append({"id": key, "file_name": file, "split": images[place]["split"]})
+            notes += [{"image_id": key, "caption": s["raw"]} for s in images[place]["sentences"]]
+        path = tmp_path / f"{kind}.json"
+        path.write_text(json.dumps({"images": entries, "annotations": notes}))
+        out = tmp_path / f"run-{kind}"
+        train(quick("xe.epochs=1", "scst.epochs=0", "data.tokenizer=ptb"), path, cache, out, CPU)
+        losses[kind] = [json.loads(x).get("loss") for x in (out / "metrics.jsonl").open()]
+        with pytest.raises(SystemExit) as ended:
+            main(["cache", "verify", str(cache), "--ids", str(path)])
+        assert ended.value.code == 0, capsys.readouterr().out
+    assert losses["names"] == losses["numbers"] == losses["crossed"]
+
+
+def test_empty_captions_to_learn_from_are_said(tmp_path, caplog) -> None:
+    cache, captions = write_toy(tmp_path)
+    content = json.loads(captions.read_text())
+    content["images"][0]["sentences"][1] = {"raw": " ", "tokens": []}
+    captions.write_text(json.dumps(content))
+    train(quick("xe.epochs=1", "scst.epochs=0"), captions, cache, tmp_path / "run", CPU)
+    assert "1 captions are empty, the first of image toy0" in caplog.text
