@@ -124,9 +124,10 @@ def test_the_readme(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_flickr8k(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = in_blocks("docs/flickr8k.md")
-    assert len(lines) == 4
+    assert len(lines) == 10
     run(lines, capsys)
     assert (folder / "flickr8k" / "run" / "report.html").is_file()
+    assert (folder / "flickr8k" / "better" / "scores" / "test.json").is_file()
 
 
 def test_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,8 @@ def test_own_numbers_of_images_do_not_cross_their_captions(tmp_path, capsys, cap
         path.write_text(json.dumps({"images": entries, "annotations": notes}))
         out = tmp_path / f"run-{kind}"
         train(quick("xe.epochs=1", "scst.epochs=0", "data.tokenizer=ptb"), path, cache, out, CPU)
-        losses[kind] = [json.loads(x).get("loss") for x in (out / "metrics.jsonl").open()]
+        told = (out / "metrics.jsonl").read_text().splitlines()
+        losses[kind] = [json.loads(line).get("loss") for line in told]
         with pytest.raises(SystemExit) as ended:
             main(["cache", "verify", str(cache), "--ids", str(path)])
         assert ended.value.code == 0, capsys.readouterr().out
