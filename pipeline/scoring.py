@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import logging
@@ -69,6 +70,7 @@ class Scored:
     scores: Scores
     intervals: dict[str, Interval]
     diversity: Diversity
+    basis: dict[str, str | None]  # sha256 of the captions, the references, the domains
 
     @property
     def warnings(self) -> list[str]:
@@ -186,13 +188,16 @@ def _scored(
         scores=scores,
         intervals=intervals(scores.summed(), resamples=settings.resamples, seed=settings.seed),
         diversity=diversity(scorer.tokens(captions), training=training, nbest=nbest),
+        basis={
+            "captions": _sha256(captions),
+            "references": _sha256(scorer.references),
+            "domains": None if domains is None else _sha256({i: domains[i] for i in images}),
+        },
     )
 
 
-def write_scores(path: Path, scored: Scored) -> None:
-    """Keep everything of one source as JSON: `Scores.from_json` reads it."""
-    kept = {**json.loads(scored.scores.to_json()), **scored.to_dict()}
-    write_text(path, json.dumps(kept, ensure_ascii=False, allow_nan=False) + "\n")
+def _sha256(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def check_per_image(path: Path, inputs: Sequence[Path]) -> None:

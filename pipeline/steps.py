@@ -21,12 +21,13 @@ from extract.sources import find_sources
 from pipeline import recipe as recipes
 from pipeline.devices import choose_device
 from pipeline.errors import PipelineError
+from pipeline.kept_scores import write_scores
 from pipeline.progress import Progress
 from pipeline.run_folder import open_run
 from pipeline.run_results import Decoding, decode_runs
 from pipeline.scenes.world import World
 from pipeline.scenes.write import write_scenes
-from pipeline.scoring import Settings, evaluate, write_scores
+from pipeline.scoring import Settings, evaluate
 from pipeline.training import is_finished, train
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from evaluate.scores import METRICS, Tokenizer
 from evaluate.significance import RESAMPLES
 from extract.counts import counted
 from pipeline.files import refuse_inputs
+from pipeline.kept_scores import write_scores
 from pipeline.results import by_file_names, read_references, read_results, training_captions
 from pipeline.run_results import Decoding, decode_runs
 from pipeline.score_report import report
@@ -27,7 +28,6 @@ from pipeline.scoring import (
     names_of,
     read_domains,
     write_per_image,
-    write_scores,
 )
 from pipeline.submission import IMAGES, outputs, read_ids, write_submission
 from pipeline.tables import Format

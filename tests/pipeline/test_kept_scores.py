@@ -1,0 +1,81 @@
+"""What an evaluation of a run leaves of the earlier ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from evaluate.scores import Scores
+from pipeline.kept_scores import write_scores
+from pipeline.results import read_results
+from pipeline.scoring import Settings, Source, evaluate
+
+REFERENCES = {
+    "1": ["A man rides a horse."],
+    "2": ["Two dogs play in the snow."],
+    "3": ["A red bus on a street."],
+}
+CAPTIONS = {"1": "a man on a horse", "2": "two dogs in the snow", "3": "a red bus"}
+DOMAINS = {"1": "in-domain", "2": "in-domain", "3": "out-domain"}
+
+
+def keep(
+    folder: Path,
+    metrics: Sequence[str],
+    captions: dict[str, str] = CAPTIONS,
+    references: dict[str, list[str]] = REFERENCES,
+    domains: dict[str, str] | None = None,
+) -> dict:
+    """Score and keep; the content of the file then."""
+    (folder / "results.json").write_text(json.dumps(captions))
+    results = read_results(folder / "results.json")
+    (scored,) = evaluate(
+        [Source(name="net", results=results)],
+        references,
+        Settings(metrics=tuple(metrics), resamples=10),
+        references_path=folder,
+        domains=domains,
+    ).scored
+    write_scores(folder / "scores.json", scored)
+    return json.loads((folder / "scores.json").read_text())
+
+
+def test_metrics_of_the_same_captions_are_added(tmp_path: Path) -> None:
+    whole = keep(tmp_path, ("bleu", "rouge", "cider"), domains=DOMAINS)
+    (tmp_path / "scores.json").unlink()
+    keep(tmp_path, ("bleu", "cider"), domains=DOMAINS)
+    assert keep(tmp_path, ("rouge",), domains=DOMAINS) == whole
+    again = keep(tmp_path, ("cider",))
+    assert again == whole and Scores.from_json(json.dumps(again)).summed()
+    parts = [part.split(":")[0] for part in again["signature"].split("|")]
+    assert parts == ["images", "refs", "tok", "bleu", "rouge", "cider", "version"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"captions": {**CAPTIONS, "3": "a bus"}},
+        {"references": {**REFERENCES, "3": ["A bus on a street."]}},
+        {"references": {**REFERENCES, "3": ["A red bus on a street.", "A bus."]}},
+    ],
+)
+def test_scores_of_other_captions_or_references_are_replaced(tmp_path: Path, other: dict) -> None:
+    keep(tmp_path, ("bleu", "rouge"))
+    assert keep(tmp_path, ("cider",), **other)["corpus"].keys() == {"CIDEr"}
+
+
+def test_a_metric_that_is_away_by_now_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = keep(tmp_path, ("bleu", "meteor"))
+    monkeypatch.setenv("PIPELINE_JAVA", "/no/such/java")
+    assert keep(tmp_path, ("bleu", "meteor")) == before
+
+
+def test_scores_that_say_nothing_of_their_captions_are_replaced(tmp_path: Path) -> None:
+    for kept in ("{", "[]", json.dumps({"schema": 1, "corpus": {"Bleu_1": 1}})):
+        (tmp_path / "scores.json").write_text(kept)
+        assert keep(tmp_path, ("cider",))["corpus"].keys() == {"CIDEr"}
