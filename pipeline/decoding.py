@@ -24,9 +24,10 @@ from pipeline.constraints import Asked, ConstraintFile, asked_of, read_constrain
 from pipeline.devices import choose_device
 from pipeline.ensembles import check_runs, load_runs
 from pipeline.entries import images_of
-from pipeline.files import write_text
+from pipeline.errors import PipelineError
+from pipeline.files import check_writable, write_text
 from pipeline.progress import Progress
-from pipeline.results import as_given, write_results
+from pipeline.results import as_given, canonical_id, write_results
 from pipeline.run_folder import open_run
 
 log = logging.getLogger(__name__)
@@ -186,6 +187,31 @@ def decode_split(
         constraints=None if asked is None else asked.record(satisfy, found.satisfied),
         remarks=[] if asked is None else asked.remarks(),
     )
+
+
+def check_runs_before(runs: Sequence[Path], split: str, captions: Path | None) -> None:
+    """Raise PipelineError where decoding a split with these runs would be for nothing.
+
+    That is where they have different references, or where a run cannot be written to.
+    """
+    folders = [open_run(run) for run in runs]
+    for folder in folders:
+        check_writable(folder.results(split).parent)
+        check_writable(folder.scores(split).parent)
+    files = {folder.caption_file(captions).resolve(): folder.path for folder in folders}
+    if len(files) == 1:
+        return
+    known = {
+        run: {canonical_id(i.image_id): i.captions for i in read_captions(path).split(split)}
+        for path, run in files.items()
+    }
+    (first, wanted), *others = known.items()
+    for run, found in others:
+        if found != wanted:
+            raise PipelineError(
+                f"{run} and {first} have different references for split {split!r};"
+                " give both the same captions: --captions FILE"
+            )
 
 
 def _asked(file: ConstraintFile, images: Sequence[CaptionedImage], vocabulary: Vocabulary) -> Asked:

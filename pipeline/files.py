@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +26,18 @@ def write_bytes(path: Path | str, data: bytes) -> None:
 def write_text(path: Path | str, text: str) -> None:
     """`write_bytes` of UTF-8 text."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise PipelineError where the folder, there or to be made, cannot be written to."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise PipelineError(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
 def refuse_inputs(path: Path, inputs: Iterable[Path], option: str) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.entries import read_json
-from pipeline.errors import PipelineError
 from pipeline.results import canonical_id, read_results
 from pipeline.scoring import Source, names_of
 
@@ -41,13 +40,14 @@ def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
     """Decode a split with every run and gather what scoring needs.
 
     The scores of a run are to go to `RUN/scores/SPLIT.json` (`SPLIT-shuffled.json`), those of an
-    ensemble to `SPLIT+OTHER.json` in the first run. Raises
-    PipelineError when the runs have different references for an image.
+    ensemble to `SPLIT+OTHER.json` in the first run. Raises PipelineError, before anything is
+    decoded, when the runs have different references for an image or one cannot be written to.
     """
-    from pipeline.decoding import decode_split  # imports torch
+    from pipeline.decoding import check_runs_before, decode_split  # imports torch
 
     together = runs[1:] if decoding.ensemble else []
     alone = runs[:1] if decoding.ensemble else runs
+    check_runs_before(alone, decoding.split, decoding.captions)
     sources: list[Source] = []
     references: dict[str, list[str]] = {}
     path = Path()
@@ -67,13 +67,8 @@ def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
             satisfy=decoding.satisfy,
             device=decoding.device,
         )
-        own = {canonical_id(image): list(texts) for image, texts in decoded.references.items()}
-        if sources and own != references:
-            raise PipelineError(
-                f"{run} and {runs[0]} have different references for split {decoding.split!r};"
-                " give both the same captions: --captions FILE"
-            )
-        references, path = own, decoded.captions
+        references = {canonical_id(i): list(texts) for i, texts in decoded.references.items()}
+        path = decoded.captions
         training = frozenset(decoded.train_captions) or None
         if sources and sources[0].training == training:
             training = sources[0].training  # tokenised once

@@ -1,17 +1,24 @@
-"""What an evaluation of a run leaves of the earlier ones."""
+"""What an evaluation of a run leaves of the earlier ones, and how it says how it was made."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from evaluate.scores import Scores
+from pipeline import decoding
+from pipeline.cli import main
 from pipeline.kept_scores import write_scores
 from pipeline.results import read_results
+from pipeline.run_folder import RunFolder
 from pipeline.scoring import Settings, Source, evaluate
+from pipeline.training import train
+from tests.caption.toy import write_toy
+from tests.pipeline.test_train import CPU, quick
 
 REFERENCES = {
     "1": ["A man rides a horse."],
@@ -79,3 +86,51 @@ def test_scores_that_say_nothing_of_their_captions_are_replaced(tmp_path: Path) 
     for kept in ("{", "[]", json.dumps({"schema": 1, "corpus": {"Bleu_1": 1}})):
         (tmp_path / "scores.json").write_text(kept)
         assert keep(tmp_path, ("cider",))["corpus"].keys() == {"CIDEr"}
+
+
+def typed(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def evaluated(run: Path, *more: str | Path) -> int:
+    quickly = ("--metrics", "rouge", "--resamples", "0", "--device", "cpu")
+    return typed("eval", "--run", run, *more, *quickly)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Path, Path]:
+    folder = tmp_path_factory.mktemp("kept")
+    cache, captions = write_toy(folder)
+    run, _ = train(quick("xe.epochs=1", "scst.epochs=0"), captions, cache, folder / "run", CPU)
+    return run, cache, captions
+
+
+def test_trouble_is_found_before_decoding(
+    trained: tuple[RunFolder, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, _, captions = trained
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(decoding, "decode_ids", never)
+    few, mine = tmp_path / "few", tmp_path / "mine.json"
+    shutil.copytree(run.path, few)
+    content = json.loads(captions.read_text())
+    tested = next(image for image in content["images"] if image["split"] == "test")
+    tested["sentences"] = tested["sentences"][:1] * 3
+    mine.write_text(json.dumps(content))
+    config = (few / "config.yaml").read_text().replace(str(captions), str(mine))
+    (few / "config.yaml").write_text(config)
+    assert evaluated(run.path, few) == 1
+    said = capsys.readouterr().err
+    assert f"{few} and {run.path} have different references for split 'test'" in said
+    shutil.rmtree(few / "scores", ignore_errors=True)
+    (few / "scores").write_text("no folder")
+    assert evaluated(few) == 1
+    assert f"{few / 'scores'}: cannot be written" in capsys.readouterr().err
