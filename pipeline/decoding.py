@@ -26,6 +26,7 @@ from pipeline.ensembles import check_runs, load_runs
 from pipeline.entries import images_of
 from pipeline.errors import PipelineError
 from pipeline.files import check_writable, write_text
+from pipeline.manner import manner_of
 from pipeline.progress import Progress
 from pipeline.results import as_given, canonical_id, write_results
 from pipeline.run_folder import open_run
@@ -59,6 +60,7 @@ class Decoded:
     captions: Path  # the caption file
     references: dict[str, list[str]]
     train_captions: list[str]
+    manner: dict[str, Any]  # how it was decoded
     constraints: dict[str, Any] | None = None  # what was asked by them and what came of it
     remarks: list[str] = field(default_factory=list)  # what was left out of that
 
@@ -146,13 +148,12 @@ def decode_split(
 
     A caption file given in place of the run's may be without splits: all its images are decoded
     then. Images whose ids the cache lacks are looked up by their file names.
-
     With `others` they and the run decode as an ensemble, which averages `average`; the file is
-    then `SPLIT+OTHER.json`, in the first run. With `shuffle` every image gets another's features
-    and the file is `SPLIT-shuffled.json`. `num_captions` also writes the n-best lists, widening
-    the beam if need be. With `constraints`, a file of words that captions are to hold, `satisfy` of
-    an image's are wanted in its caption and the file is `SPLIT-constrained.json`. Raises an error
-    when features are missing or were made otherwise than the run's.
+    then `SPLIT+OTHER.json`, in the first run. With `shuffle` every image gets another's features:
+    `SPLIT-shuffled.json`. `num_captions` also writes the n-best lists, widening the beam if need
+    be. With `constraints`, a file of words that captions are to hold, `satisfy` of an image's are
+    wanted in its caption: `SPLIT-constrained.json`. A beam or files that are not the run's own are
+    in the name (`manner_of`). Raises an error when features are missing or made otherwise.
     """
     folder, where = open_run(run), choose_device(device)
     cache = folder.cache(features)
@@ -166,13 +167,13 @@ def decode_split(
     folder, model, vocabulary = load_runs([run, *others], average, where)
     settings, keep = folder.recipe.decoding, num_captions or 1
     settings = replace(settings, beam=max(beam or settings.beam, keep))
-    shuffled = shuffle or folder.recipe.data.shuffle_features
-    seed = folder.recipe.seed
+    shuffled, seed = shuffle or folder.recipe.data.shuffle_features, folder.recipe.seed
     source = FeatureSource(cache, model.needs, shuffled=shuffled, seed=seed, names=names)
     asked = None if asked_for is None else _asked(asked_for, images, vocabulary)
     under = None if asked is None else ImageConstraints(machines=asked.machines, satisfy=satisfy)
-    name = "+".join([split, *(other.resolve().name for other in others)])
-    name += "-shuffled" * shuffle + "-constrained" * (asked is not None)
+    ending, manner = manner_of(folder, split, settings, data, cache)
+    ending += "-shuffled" * shuffle + "-constrained" * (asked is not None)
+    name = "+".join([split, *(other.resolve().name for other in others)]) + ending
     with Progress(len(ids), unit="images", label=f"decode {name}") as progress:
         found = decode_ids(model, ids, source, vocabulary, settings, where, keep, progress, under)
     path = folder.results(name)
@@ -183,6 +184,7 @@ def decode_split(
         nbest=nbest,
         captions=data.path,
         references={image.image_id: image.captions for image in images},
+        manner={**manner, "ensemble": average if others else None},
         train_captions=[t for i in data.images if i.split in TRAIN_SPLITS for t in i.captions],
         constraints=None if asked is None else asked.record(satisfy, found.satisfied),
         remarks=[] if asked is None else asked.remarks(),

@@ -40,8 +40,9 @@ def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
     """Decode a split with every run and gather what scoring needs.
 
     The scores of a run are to go to `RUN/scores/SPLIT.json` (`SPLIT-shuffled.json`), those of an
-    ensemble to `SPLIT+OTHER.json` in the first run. Raises PipelineError, before anything is
-    decoded, when the runs have different references for an image or one cannot be written to.
+    ensemble to `SPLIT+OTHER.json` in the first run; what was decoded otherwise than the run does
+    has a longer name (see `decode_split`). Raises PipelineError, before anything is decoded, when
+    the runs have different references for an image or a run cannot be written to.
     """
     from pipeline.decoding import check_runs_before, decode_split  # imports torch
 
@@ -80,6 +81,7 @@ def decode_runs(runs: Sequence[Path], decoding: Decoding) -> DecodedRuns:
                 training=training,
                 scores_path=run / "scores" / decoded.results.name,
                 constraints=decoded.constraints,
+                decoding=decoded.manner,
                 remarks=tuple(decoded.remarks),
             )
         )

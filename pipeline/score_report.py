@@ -103,6 +103,9 @@ def _remarks(one: Scored) -> list[str]:
     ]
     if kinds:
         lines.append(f"SPICE by kind: {', '.join(kinds)}")
+    unlike = (one.source.decoding or {}).get("unlike_run")
+    if unlike:
+        lines.append(f"decoded with {'; '.join(unlike)}")
     asked = one.source.constraints
     if asked is not None:
         lines.append(

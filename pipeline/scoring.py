@@ -59,6 +59,7 @@ class Source:
     training: Collection[str] | None = None  # raw training captions, for novelty
     scores_path: Path | None = None  # where the scores are to be kept
     constraints: Mapping[str, Any] | None = None  # that the captions were decoded with
+    decoding: Mapping[str, Any] | None = None  # how the captions were decoded
     remarks: tuple[str, ...] = ()  # about the decoding
 
 
@@ -90,6 +91,7 @@ class Scored:
             "unavailable": scores.unavailable,
             "warnings": self.warnings,
             "constraints": self.source.constraints,
+            "decoding": self.source.decoding,
             "signature": scores.signature,
         }
 

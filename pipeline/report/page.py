@@ -86,6 +86,7 @@ def write_report(
         rows=[_row(folder, name, one) for name, one in scores.items()],
         shuffled=any(name.endswith(SHUFFLED) for name in splits),
         unavailable={NAMES.get(c, c): why for c, why in scores[split].unavailable.items()},
+        manners=_manners(folder, splits),
         warnings=scores[split].warnings,
         signature=scores[split].signature,
         split=split,
@@ -136,6 +137,14 @@ def _row(folder: RunFolder, name: str, scores: Scores) -> Row:
         (NAMES[c], percent(scores.corpus.get(c)), _half_width(intervals.get(c))) for c in COLUMNS
     ]
     return Row(split=shown, cells=cells)
+
+
+def _manners(folder: RunFolder, splits: Sequence[str]) -> dict[str, str]:
+    """Split -> what of its decoding was not the run's own."""
+    kept = {name: read_json(folder.scores(name)).get("decoding") or {} for name in splits}
+    return {
+        name: "; ".join(how["unlike_run"]) for name, how in kept.items() if how.get("unlike_run")
+    }
 
 
 def _half_width(interval: Mapping[str, float] | None) -> str:

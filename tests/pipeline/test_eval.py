@@ -372,6 +372,7 @@ class FakeDecoded:
     )
     train_captions: tuple[str, ...] = ("a man on a horse", "a bird")
     nbest: Path | None = None
+    manner: dict[str, Any] = field(default_factory=dict)
     constraints: dict[str, Any] | None = None
     remarks: tuple[str, ...] = ()
 

@@ -107,6 +107,53 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Path, 
     return run, cache, captions
 
 
+def test_what_is_not_the_runs_own_has_files_of_its_own(
+    trained: tuple[RunFolder, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, cache, captions = trained
+    own = run.recipe.decoding.beam
+    assert evaluated(run.path) == 0
+    assert "decoded with" not in capsys.readouterr().out
+    kept = {name: run.path / name / "test.json" for name in ("results", "scores")}
+    before = {name: path.read_bytes() for name, path in kept.items()}
+    how = json.loads(before["scores"])["decoding"]
+    assert how["beam"] == own and how["max_words"] == run.recipe.decoding.max_words
+    assert (how["captions"], how["features"]) == (str(captions), str(cache))
+    assert how["unlike_run"] == []
+    mine, copied = tmp_path / "mine.json", tmp_path / "copied"
+    shutil.copy(captions, mine)
+    shutil.copytree(cache, copied)
+    for name, said, more in (
+        (f"test-beam{own + 1}", f"beam {own + 1} (the run's own: {own})", ("--beam", own + 1)),
+        ("test-captions-mine", f"captions {mine} (the run's own", ("--captions", mine)),
+        ("test-features-copied", f"features {copied} (the run's own", ("--features", copied)),
+        ("test", "", ("--beam", own, "--captions", captions, "--features", cache)),
+    ):
+        assert evaluated(run.path, *map(str, more)) == 0
+        out = capsys.readouterr().out
+        assert f"decoded with {said}" in out if said else "decoded with" not in out
+        assert all((run.path / folder / f"{name}.json").is_file() for folder in kept)
+        assert kept["results"].read_bytes() == before["results"]
+    assert kept["scores"].read_bytes() == before["scores"]
+    assert typed("report", run.path, "--explained", "0") == 0
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert f"test-beam{own + 1} was decoded with beam {own + 1}" in page
+    assert "test was decoded with" not in page
+
+
+def test_a_run_that_was_moved_with_its_files_keeps_its_names(
+    trained: tuple[RunFolder, Path, Path], tmp_path: Path
+) -> None:
+    run, cache, captions = trained
+    moved = tmp_path / "moved"
+    shutil.copytree(run.path, moved)
+    config = (moved / "config.yaml").read_text().replace(str(captions.parent), "/far/away")
+    (moved / "config.yaml").write_text(config)
+    shutil.rmtree(moved / "results", ignore_errors=True)
+    assert evaluated(moved, "--captions", captions, "--features", cache) == 0
+    assert [path.name for path in (moved / "results").iterdir()] == ["test.json"]
+
+
 def test_trouble_is_found_before_decoding(
     trained: tuple[RunFolder, Path, Path],
     tmp_path: Path,

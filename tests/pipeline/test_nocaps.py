@@ -116,7 +116,8 @@ def test_an_ensemble_may_be_constrained_and_the_lists_are_in_order(nocaps: Nocap
     options = f"--captions {nocaps.captions} --metrics rouge --resamples 0 --device cpu"
     runs = f"--run {nocaps.run} --run {nocaps.run} --ensemble probabilities"
     typed(f"eval {runs} {options} --constraints {nocaps.constraints} --num-captions 2")
-    name = f"test+{nocaps.run.name}-constrained.nbest.json"
+    own = f"captions-{nocaps.captions.stem}"  # not the run's, and test is a split of the run
+    name = f"test+{nocaps.run.name}-{own}-constrained.nbest.json"
     lists = json.loads((nocaps.run / "results" / name).read_text())
     for entry in lists:
         first, second = entry["log_probabilities"]
