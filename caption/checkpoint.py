@@ -5,46 +5,70 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shlex
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from caption.errors import CaptionError
+from caption.errors import CannotWrite, CaptionError
 
 
 def save(folder: Path, model: nn.Module, meta: dict[str, Any], state: dict | None) -> None:
     """Write a checkpoint; a reader finds the old one or the new one, never a mixture.
 
-    Raises CaptionError when it cannot be written; the old one then still stands.
+    Raises CannotWrite when there is no room or no leave; the old one then still stands.
     """
     fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    # Through memory and Python's own files: the libraries' hide why a file cannot be written
+    # behind errors of their own, and safetensors' is for nobody else to read.
     try:
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-        save_file(tensors, fresh / "model.safetensors")
-        if state is not None:
-            torch.save(state, fresh / "training_state.pt")
-        (fresh / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-        for file in fresh.iterdir():
-            _sync(file)
-        _sync(fresh)
-        if not folder.exists() and old.exists():  # a replacement was killed half way
-            os.replace(old, folder)
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            os.replace(folder, old)
-        os.replace(fresh, folder)
-        _sync(folder.parent)
+        with writing(folder):
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir(parents=True)
+            (fresh / "model.safetensors").write_bytes(safetensors.save(tensors))
+            if state is not None:
+                torch.save(state, memory := io.BytesIO())
+                (fresh / "training_state.pt").write_bytes(memory.getbuffer())
+            (fresh / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+            _replace(folder, fresh, old)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)  # a half one would take up room
+
+
+def _replace(folder: Path, fresh: Path, old: Path) -> None:
+    for file in fresh.iterdir():
+        _sync(file)
+    _sync(fresh)
+    if not folder.exists() and old.exists():  # a replacement was killed half way
+        os.replace(old, folder)
+    if folder.exists():
         shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+    os.replace(fresh, folder)
+    _sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of writing at `path` into CannotWrite, which says why and what to do."""
+    try:
+        yield
     except OSError as error:
-        raise CaptionError(f"{folder}: cannot be written ({error.strerror or error})") from error
+        raise CannotWrite(
+            f"{path}: cannot be written ({error.strerror or error}); make room or get leave to"
+            " write there"
+        ) from error
 
 
 def find(folder: Path) -> Path | None:
@@ -58,7 +82,7 @@ def load_model(folder: Path, model: nn.Module) -> dict[str, Any]:
     meta = load_meta(folder)
     path = folder / "model.safetensors"
     try:
-        tensors = load_file(path)
+        tensors = safetensors.load_file(path)
     except Exception as error:  # safetensors raises its own unexported kinds
         raise CaptionError(f"{path}: cannot be read as safetensors ({error})") from error
     fill(model, tensors, str(path))
@@ -99,6 +123,25 @@ def load_state(folder: Path) -> dict[str, Any]:
     except Exception as error:  # torch raises many kinds for a broken file
         raise CaptionError(f"{path}: no readable training state ({error})") from error
     return state
+
+
+def load_last(run: Path, model: nn.Module) -> dict[str, Any]:
+    """Fill the model with the state that training in `run` goes on from; returns the rest of it.
+
+    Raises CaptionError naming the broken file and what can be done without it.
+    """
+    last = find(run / "last") or run / "last"
+    try:
+        load_model(last, model)
+        return load_state(last)
+    except CaptionError as error:
+        best = ""
+        if find(run / "best") is not None:
+            best = f"pipeline eval --run {shlex.quote(str(run))} still scores best/, and "
+        raise CaptionError(
+            f"{error}\ntraining cannot go on from there: {best}pipeline train with another --out"
+            " starts a new run"
+        ) from error
 
 
 def _sync(path: Path) -> None:

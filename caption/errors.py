@@ -3,3 +3,7 @@
 
 class CaptionError(Exception):
     """Root of every error that `caption` raises on purpose."""
+
+
+class CannotWrite(CaptionError):
+    """A folder or file cannot be written: no room, or no leave; what was there before stands."""

@@ -105,7 +105,8 @@ class Trainer:
         else:
             log.info("%s: a new run", self.folder)
             torch.manual_seed(self.config.seed)
-            self.metrics.write_bytes(b"")
+            with checkpoint.writing(self.metrics):
+                self.metrics.write_bytes(b"")
         self.saved = time.monotonic()
         if self.at.stage == "xe":
             self._stage("xe", self._xe_loss, self.config.xe.epochs, self.config.xe.patience)
@@ -349,7 +350,7 @@ class Trainer:
     # what is written
 
     def _log(self, line: dict[str, Any]) -> None:
-        with self.metrics.open("a", encoding="utf-8") as file:
+        with checkpoint.writing(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def _count(self, name: str, started: float) -> None:
@@ -357,7 +358,7 @@ class Trainer:
         self.at.seconds[name] = spent
 
     def _save(self) -> None:
-        with self.metrics.open("rb") as file:
+        with checkpoint.writing(self.metrics), self.metrics.open("rb") as file:
             os.fsync(file.fileno())
         self.at.metrics_bytes = self.metrics.stat().st_size
         state: dict[str, Any] = {
@@ -374,9 +375,7 @@ class Trainer:
         self.saved = time.monotonic()
 
     def _resume(self) -> None:
-        last = checkpoint.find(self.folder / "last") or self.folder / "last"
-        checkpoint.load_model(last, self.model)
-        state = checkpoint.load_state(last)
+        state = checkpoint.load_last(self.folder, self.model)
         self.at = Position(**state["position"])
         self.optimizer = self._optimizer("scst" if self.at.stage == "scst" else "xe")
         if self.at.stage != "done":

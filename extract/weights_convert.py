@@ -8,7 +8,7 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from extract.checkpoint import read_checkpoint
 from extract.durable import replacing_large, write_text
@@ -39,11 +39,14 @@ def convert(source: Path, out: Path) -> dict[str, Any]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing_large(out) as temporary:
-            save_file(tensors, temporary)
+            # `save_file` would put another file there, unlocked and for nobody else to read
+            temporary.write_bytes(save(tensors))
             facts["sha256"] = sha256_of(temporary)
             write_text(beside, json.dumps(facts, indent=1))
-    except (OSError, safetensors.SafetensorError) as error:
-        raise ExtractError(f"{out}: cannot be written ({error}); make room there") from error
+    except OSError as error:
+        raise ExtractError(
+            f"{out}: cannot be written ({error.strerror or error}); make room there"
+        ) from error
     return facts
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline import recipe as recipes
-from pipeline.errors import WrongUsage
+from pipeline.errors import PipelineError, WrongUsage
 from pipeline.processes import ended_by_interrupt
 from pipeline.recipe import Recipe
 from pipeline.settings import commented
@@ -110,8 +110,12 @@ def _chosen(
 
 
 def _trained(recipe: Recipe, captions: Path, features: Path, out: Path, device: str) -> Position:
-    """Train; an interruption before the first checkpoint says that nothing was kept."""
+    """Train; an interruption before the first checkpoint says that nothing was kept.
+
+    Where there is no room left to write, says how training goes on.
+    """
     from caption import checkpoint
+    from caption.errors import CannotWrite
     from pipeline.devices import choose_device
     from pipeline.training import train
 
@@ -126,4 +130,10 @@ def _trained(recipe: Recipe, captions: Path, features: Path, out: Path, device: 
                 " beginning"
             ) from None
         raise
+    except CannotWrite as error:
+        kept = checkpoint.find(out / "last") is not None
+        raise PipelineError(
+            f"{error}, then pipeline train --out {shlex.quote(str(out))}"
+            f" {f'goes on; the state in {out}/last is whole' if kept else 'starts once more'}"
+        ) from error
     return position
