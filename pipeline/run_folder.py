@@ -21,6 +21,7 @@ import torch
 
 from caption import checkpoint
 from caption.captioner import Captioner
+from caption.errors import CaptionError
 from caption.registry import entry
 from caption.vocabulary import Vocabulary
 from extract.cache import FeatureCache, differences
@@ -30,6 +31,8 @@ from pipeline.errors import PipelineError, WrongUsage
 from pipeline.recipe import Recipe
 
 log = logging.getLogger(__name__)
+
+_PUT_BACK, _ANEW = "put back a copy of the file", "or train again into another --out"
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,14 @@ class RunFolder:
         }
 
     def vocabulary(self) -> Vocabulary:
-        """The run's words."""
-        return Vocabulary.load(self.path / "vocab.json")
+        """The run's words. Raises PipelineError, with what to do, where the file is broken."""
+        try:
+            return Vocabulary.load(self.path / "vocab.json")
+        except CaptionError as error:
+            raise PipelineError(
+                f"{error}; {_PUT_BACK} (a run on the same captions with the same settings has the"
+                f" same), {_ANEW}"
+            ) from error
 
     def build(self, vocabulary: Vocabulary) -> Captioner:
         """The captioner with fresh weights; given word vectors come with the checkpoint's."""
@@ -101,6 +110,8 @@ class RunFolder:
         path = given or self.features
         if path is None:
             raise WrongUsage(f"{self.path} was imported without features: give --features CACHE")
+        if path is not given:
+            self._refuse_moved(path, "features", "--features PATH")
         cache = FeatureCache(path)
         self.check(cache)
         return cache
@@ -110,7 +121,16 @@ class RunFolder:
         path = given or self.captions
         if path is None:
             raise WrongUsage(f"{self.path} was imported without captions: give --captions FILE")
+        if path is not given:
+            self._refuse_moved(path, "captions", "--captions FILE")
         return path
+
+    def _refuse_moved(self, path: Path, what: str, option: str) -> None:
+        if not path.exists():
+            raise PipelineError(
+                f"{self.path} was trained on the {what} {path}, which are not there any more; if"
+                f" they were moved, give {option}"
+            )
 
     def check(self, cache: FeatureCache) -> None:
         """Refuse features that were made otherwise than those the run was trained on."""
@@ -140,18 +160,21 @@ def open_run(path: str | Path) -> RunFolder:
     config = path / "config.yaml"
     if not config.is_file():
         raise WrongUsage(f"{path}: no run folder (no config.yaml); type pipeline train --help")
-    content = recipes.read_yaml(config)
     try:
+        content = recipes.read_yaml(config)
+        for key in ("recipe", "widths", "fingerprint"):
+            if not isinstance(content.get(key), dict):
+                raise PipelineError(f"{config}: no settings under {key!r}: no run's config")
         return RunFolder(
             path=path,
             recipe=recipes.from_mapping(Recipe, content["recipe"], f"{config}: recipe"),
-            captions=_path(content["captions"]),
-            features=_path(content["features"]),
+            captions=_path(content.get("captions")),
+            features=_path(content.get("features")),
             fingerprint=content["fingerprint"],
             widths=content["widths"],
         )
-    except KeyError as error:
-        raise PipelineError(f"{config}: no key {error}; the file is not a run's config") from error
+    except PipelineError as error:
+        raise PipelineError(f"{error}; {_PUT_BACK}, {_ANEW}") from error
 
 
 def is_run(path: Path) -> bool:

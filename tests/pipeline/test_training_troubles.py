@@ -124,3 +124,33 @@ def test_without_a_state_the_best_is_still_there(copied, broken, capsys) -> None
     assert run("train", "--out", copied, "--device", "cpu") == 1
     said = capsys.readouterr().err
     assert "pipeline eval" not in said and "another --out" in said
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "vocab.json"])
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.9])
+def test_a_cut_file_of_a_run_can_be_put_back(copied, name, part, capsys) -> None:
+    data = (copied / name).read_bytes()
+    (copied / name).write_bytes(data[: int(part * len(data))])
+    for command in (("eval", "--run", copied), ("train", "--out", copied, "--device", "cpu")):
+        assert run(*command) == 1
+        said = capsys.readouterr().err
+        assert f"{copied / name}: " in said and "Traceback" not in said
+        assert "put back a copy of the file" in said and "another --out" in said
+        assert ("a run on the same captions with the same settings" in said) == (name[0] == "v")
+
+
+def test_features_and_captions_that_moved_are_asked_for(trained, tmp_path, capsys) -> None:
+    cache, captions = write_toy(tmp_path)
+    train(quick("xe.epochs=1", "scst.epochs=0"), captions, cache, tmp_path / "run", CPU)
+    cache, captions = cache.rename(tmp_path / "c"), captions.rename(tmp_path / "k.json")
+    typed = ("eval", "--run", tmp_path / "run", "--device", "cpu", "--metrics", "bleu")
+    assert run(*typed) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'run'} was trained on the features {tmp_path / 'features'}" in said
+    assert "not there any more; if they were moved, give --features PATH" in said
+    typed = (*typed, "--features", cache)
+    assert run(*typed) == 1
+    said = capsys.readouterr().err
+    assert f"was trained on the captions {tmp_path / 'captions.json'}" in said
+    assert "not there any more; if they were moved, give --captions FILE" in said
+    assert run(*typed, "--captions", captions) == 0
