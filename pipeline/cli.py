@@ -12,6 +12,7 @@ import click
 
 from extract.nearest import hint
 from pipeline.errors import USER_ERRORS, WrongUsage
+from pipeline.options import refuse_repeated
 
 # command -> one line of help; the command itself is `pipeline.commands.<name>:command`
 COMMANDS = {
@@ -43,6 +44,14 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {name!r}{hint(name, COMMANDS)}", ctx)
         command: click.Command = importlib.import_module(f"pipeline.commands.{name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not ctx.resilient_parsing:
+            refuse_repeated(click.Context(command, ctx, name), rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -54,3 +54,26 @@ def test_help_and_lists_do_without_torch(line: str) -> None:
     )
     assert done.returncode == 0, f"torch was imported, or {done.stderr}"
     assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "option"),
+    [
+        ("explain toy1 --run . --run .", "--run"),
+        ("eval --results a.json --references a.json --references b.json", "--references"),
+        ("eval --run . --beam 2 --split test --beam=3", "--beam"),
+        ("train --recipe transformer --out a --out b --out c", "--out"),
+        ("cache import a --format npz --format npz", "--format"),
+    ],
+)
+def test_an_option_of_one_value_is_not_given_twice(typed: str, option: str) -> None:
+    found = CliRunner().invoke(cli, typed.split())
+    count = typed.count(option)
+    assert found.exit_code == 2 and "Usage: " in found.output
+    assert f"Error: {option} is given {count} times, wanted once" in found.output
+
+
+def test_options_of_several_values_and_flags_may_be_repeated() -> None:
+    typed = "train --recipe transformer -o seed=1 -o xe.epochs=2 --show --show"
+    found = CliRunner().invoke(cli, typed.split())
+    assert found.exit_code == 0 and "epochs: 2" in found.output, found.output
