@@ -206,12 +206,19 @@ def _with_whole_paths(recipe: Recipe) -> Recipe:
 def _describe(
     run: RunFolder, vocabulary: Vocabulary, vectors: word_vectors.GivenVectors | None
 ) -> None:
-    """Write `config.yaml`, `vocab.json`, `vectors.json`, or see that those there are the same."""
+    """Write `config.yaml`, `vocab.json`, `vectors.json`, or see that those there are the same.
+
+    Features and captions that were moved may go by their new paths, which are written then.
+    """
     config = run.path / "config.yaml"
     wanted = recipes.to_plain(run.settings())
     if config.exists():
         # opened, not only read: settings that came with a later version have their defaults
         found = recipes.to_plain(open_run(run.path).settings())
+        moved = {
+            k: wanted[k] for k in ("features", "captions") if not Path(found[k] or "").exists()
+        }
+        found.update(moved)
         lines = recipes.setting_differences(found, wanted)
         if lines:
             shown = "\n  ".join(lines)
@@ -231,6 +238,8 @@ def _describe(
                 f"{record}: the file of vectors is another now (sha256"
                 f" {vectors.record['sha256']}); give another --out, or the file of the first time"
             )
+        if moved:
+            write_text(config, recipes.dump(wanted))
         return
     names = {path.name for path in run.path.iterdir() if not path.name.startswith(".lock")}
     strange = names - {"vocab.json", word_vectors.FILE}

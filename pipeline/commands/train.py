@@ -71,7 +71,8 @@ def command(
         raise click.UsageError(f"{', '.join(missing)} missing")
     for option, path in (("--features", features), ("--captions", captions)):
         if not path.exists():
-            raise WrongUsage(f"{option} {path}: not there")
+            moved = "" if name else f"; if it was moved, give its new place as {option}"
+            raise WrongUsage(f"{option} {path}: not there{moved}")
     position = _trained(recipe, captions, features, out, device)
     if as_json:
         outcome = {"run": str(out), "cider": position.best, "seconds": position.seconds}

@@ -146,11 +146,19 @@ def test_features_and_captions_that_moved_are_asked_for(trained, tmp_path, capsy
     typed = ("eval", "--run", tmp_path / "run", "--device", "cpu", "--metrics", "bleu")
     assert run(*typed) == 1
     said = capsys.readouterr().err
-    assert f"{tmp_path / 'run'} was trained on the features {tmp_path / 'features'}" in said
-    assert "not there any more; if they were moved, give --features PATH" in said
-    typed = (*typed, "--features", cache)
+    assert f"{tmp_path / 'run'} was trained on the captions {tmp_path / 'captions.json'}" in said
+    assert "not there any more; if they were moved, give --captions FILE" in said
+    typed = (*typed, "--captions", captions)
     assert run(*typed) == 1
     said = capsys.readouterr().err
-    assert f"was trained on the captions {tmp_path / 'captions.json'}" in said
-    assert "not there any more; if they were moved, give --captions FILE" in said
-    assert run(*typed, "--captions", captions) == 0
+    assert f"was trained on the features {tmp_path / 'features'}" in said
+    assert "not there any more; if they were moved, give --features PATH" in said
+    assert run(*typed, "--features", cache) == 0
+    typed = ("train", "--out", tmp_path / "run", "--device", "cpu")
+    assert run(*typed) == 2
+    assert "features: not there; if it was moved, give its new place" in capsys.readouterr().err
+    assert run(*typed, "--features", cache, "--captions", captions) == 0
+    assert run(*typed) == 0, "the new places are kept"
+    assert run("eval", "--run", tmp_path / "run", "--metrics", "bleu") == 0
+    other, _ = write_toy(tmp_path / "other", images=30)
+    assert run(*typed, "--features", other) == 1, "what is still there was not moved"
