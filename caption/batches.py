@@ -6,23 +6,19 @@ exactly what an uninterrupted one would have seen.
 
 from __future__ import annotations
 
-import logging
 import shlex
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from caption.data import CaptionedImage
 from caption.errors import CaptionError
 from caption.features import Features, collate
 from caption.vocabulary import PAD, Caption, Vocabulary
-from extract.cache import FeatureCache, image_id_of
-
-log = logging.getLogger(__name__)
+from extract.cache import FeatureCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,19 +97,6 @@ class FeatureSource:
             shown = mask & (torch.rand(mask.shape, generator=draw) >= self.hidden_rows)
             mask.copy_(torch.where(shown.any(dim=1, keepdim=True), shown, mask))
         return features
-
-
-def names_in(cache: FeatureCache, images: Iterable[CaptionedImage]) -> dict[str, str]:
-    """Image id -> id in the cache, of images that the cache has by their file's name.
-
-    A caption file may number its images as it likes (nocaps, labelling programs): its file names
-    say which photographs they are, and its ids only where the cache does not know those names.
-    """
-    files = {i.image_id: image_id_of(i.filename) for i in images if i.filename is not None}
-    found = {image: name for image, name in files.items() if name != image and name in cache}
-    if any(image in cache for image in found):
-        log.info("%s: images are looked up by the captions' file names, not by ids", cache.path)
-    return found
 
 
 def check_features(

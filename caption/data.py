@@ -11,13 +11,17 @@ import csv
 import gzip
 import io
 import json
+import logging
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from caption.errors import CaptionError
-from extract.cache import image_id_of
+from extract.cache import FeatureCache, image_id_of
+
+log = logging.getLogger(__name__)
 
 IMAGE_COLUMNS = ("image", "image_id", "filename", "file_name", "path", "id")
 TRAIN_SPLITS = ("train", "restval")  # Karpathy's `restval` belongs to training
@@ -64,6 +68,30 @@ class CaptionData:
         if form_of(self.path) in _TABLES:
             return f"add a column `split` with {values} in every line"
         return f'add a key "split" with {values} to each entry of `images`'
+
+
+def file_ids(images: Iterable[CaptionedImage]) -> dict[str, str]:
+    """Image id -> the id that extraction gives a photograph of that image's file name."""
+    return {i.image_id: image_id_of(i.filename) for i in images if i.filename is not None}
+
+
+def names_in(cache: FeatureCache, images: Iterable[CaptionedImage]) -> dict[str, str]:
+    """Image id -> id in the cache, of images of a file that go by their file names there.
+
+    A caption file may number its images as it likes (nocaps, labelling programs): its file names
+    say which photographs they are, and its ids only where the cache does not know those names and
+    no other image of the file has such a name.
+    """
+    files = file_ids(images)
+    named = set(files.values())
+    found = {
+        image: name
+        for image, name in files.items()
+        if name != image and (name in cache or image in named)
+    }
+    if any(image in cache for image in found):
+        log.info("%s: images are looked up by the captions' file names, not by ids", cache.path)
+    return found
 
 
 def form_of(path: Path) -> str:

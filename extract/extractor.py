@@ -27,6 +27,7 @@ from extract.records import ImageFeatures, Stream
 from extract.sources import Source
 from extract.views import WHOLE, check_view, view_of
 
+LARGEST = 2048  # pixels of the input's side: a batch takes some GB from there on
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
@@ -182,7 +183,7 @@ def _check(name: str, preset: Preset, boxes: GivenBoxes | None) -> None:
             f"view is {preset.view!r}, but boxes are places in the whole picture: leave out"
             " --boxes or the view"
         )
-    if preset.size % 32 or preset.size < 64:
-        raise ExtractError(f"size is {preset.size}, wanted a multiple of 32 from 64 on")
+    if preset.size % 32 or not 64 <= preset.size <= LARGEST:
+        raise ExtractError(f"size is {preset.size}, wanted a multiple of 32 from 64 to {LARGEST}")
     if not preset.grids and not preset.pyramid and boxes is None:
         raise ExtractError(f"preset {name} extracts given boxes only: add --boxes BOXES.json")

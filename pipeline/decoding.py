@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from caption.batches import FeatureSource, check_features, names_in
+from caption.batches import FeatureSource, check_features
 from caption.captioner import Captioner
 from caption.config import DecodingConfig
 from caption.constrained import MOST, SATISFY, Machine, constrained_beam_search
-from caption.data import TRAIN_SPLITS, CaptionData, CaptionedImage, read_captions
+from caption.data import TRAIN_SPLITS, CaptionData, CaptionedImage, names_in, read_captions
 from caption.decode import beam_search
 from caption.vocabulary import Vocabulary
 from extract.cache import image_id_of
@@ -161,7 +161,7 @@ def decode_split(
     data = read_captions(folder.caption_file(captions))
     images = _images(data, split, whole=captions is not None)
     ids = [image.image_id for image in images]
-    names = names_in(cache, images)
+    names = names_in(cache, data.images)
     check_features([names.get(i, i) for i in ids], cache, f"{split} images", str(data.path))
     asked_for = read_constraints(constraints) if constraints is not None else None
     folder, model, vocabulary = load_runs([run, *others], average, where)

@@ -16,6 +16,7 @@ from torch import Tensor
 from caption.batches import FeatureSource
 from caption.captioner import Captioner
 from caption.config import DecodingConfig
+from caption.data import read_captions
 from caption.explain import Attributions, Looks, integrated_gradients, look
 from caption.features import collate
 from caption.spacy_tokenizer import spacy_tokenize
@@ -33,7 +34,7 @@ from pipeline.errors import PipelineError, WrongUsage
 from pipeline.explain_sheet import Bars, Map, Notes, Row, draw
 from pipeline.own_photos import InMemory, extractor_of
 from pipeline.progress import Progress
-from pipeline.results import canonical_id, ids_by_spelling
+from pipeline.results import canonical_id, ids_by_spelling, places_in
 from pipeline.run_folder import RunFolder, is_run, open_run
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ def open_image(
     """Features and file of an image, given by its id in a cache or as a file.
 
     A file is extracted to the streams `needs` as the run's features were, unless `features` is a
-    cache to find it in; ids are looked for there, by default in the run's features. Raises
+    cache to find it in; ids are those of the run's captions and results and are looked for there,
+    by default in the run's features. Raises
     WrongUsage when the image is neither.
     """
     path = Path(image)
@@ -92,6 +94,8 @@ def open_image(
         return records[0], path
     cache = folder.cache(features)
     ids = ids_by_spelling(cache.ids)
+    if not sources and folder.captions is not None and folder.captions.is_file():
+        ids = places_in(cache, read_captions(folder.captions).images)
     asked = sources[0].image_id if sources else image
     wanted = asked if asked in ids else canonical_id(asked)
     if wanted not in ids:

@@ -10,8 +10,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from caption.data import IMAGE_COLUMNS, form_of, read_captions, unpacked
-from extract.cache import image_id_of
+from caption.data import IMAGE_COLUMNS, file_ids, form_of, read_captions, unpacked
 from pipeline.entries import read_json
 from pipeline.errors import PipelineError
 
@@ -45,9 +44,12 @@ def _of_json(path: Path) -> dict[str, str | None]:
         listed = enumerate(content, 1)
         return dict.fromkeys(_name(path, f"entry {place}", item) for place, item in listed)
     if isinstance(content, dict) and ("annotations" in content or _karpathy(content)):
+        images = read_captions(path).images
+        files = file_ids(images)
+        named = set(files.values())  # an id that is another image's file name does not count
         return {
-            image.image_id: None if image.filename is None else image_id_of(image.filename)
-            for image in read_captions(path).images
+            files[i.image_id] if i.image_id in named else i.image_id: files.get(i.image_id)
+            for i in images
         }
     if isinstance(content, dict) and isinstance(content.get("images"), list):
         listed = enumerate(content["images"])

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caption.data import TRAIN_SPLITS, CaptionData, read_captions
+from caption.data import TRAIN_SPLITS, CaptionData, CaptionedImage, names_in, read_captions
+from extract.cache import FeatureCache
 from extract.counts import counted
 from pipeline.entries import WANTED, data_set, entries, shown
 from pipeline.errors import PipelineError
@@ -69,6 +70,13 @@ def ids_by_spelling(ids: Iterable[str]) -> dict[str, str]:
         spellings.setdefault(canonical_id(image), []).append(image)
     unique = {name: images[0] for name, images in spellings.items() if len(images) == 1}
     return unique | {image: image for image in known}
+
+
+def places_in(cache: FeatureCache, images: Iterable[CaptionedImage]) -> dict[str, str]:
+    """Canonical image id -> id in the cache; `images` are those of the captions' file."""
+    names = {canonical_id(image): name for image, name in names_in(cache, images).items()}
+    found = {**ids_by_spelling(cache.ids), **names}
+    return {image: place for image, place in found.items() if place in cache}
 
 
 def read_results(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from caption.batches import check_features, names_in
-from caption.data import CaptionData, CaptionedImage, tokenized
+from caption.batches import check_features
+from caption.data import CaptionData, CaptionedImage, names_in, tokenized
 from caption.spacy_tokenizer import spacy_tokenize
 from caption.vocabulary import Caption, Vocabulary
 from evaluate.tokenizer import ptb_tokenize
@@ -45,7 +45,7 @@ def texts_of(data: CaptionData, recipe: Recipe, cache: FeatureCache) -> Texts:
     settings = recipe.data
     train = data.split("train")[: settings.train_images]
     validation = data.split("val")[: settings.validation_images]
-    names = names_in(cache, [*train, *validation])
+    names = names_in(cache, data.images)
     shown = [names.get(i.image_id, i.image_id) for i in train]
     check_features(shown, cache, "training images", str(data.path))
     _check_views(settings.views, cache, shown, str(data.path))

@@ -17,7 +17,6 @@ from pipeline.devices import choose_device
 from pipeline.errors import PipelineError
 from pipeline.explaining import explain_record, memory_note, sheet_of
 from pipeline.report.pictures import Picture
-from pipeline.results import ids_by_spelling
 from pipeline.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -39,6 +38,7 @@ def explained(
     folder: RunFolder,
     cache: FeatureCache,
     groups: Mapping[str, Sequence[Picture]],
+    places: Mapping[str, str],
     images: Path | None,
     count: int,
 ) -> list[Sheet]:
@@ -54,10 +54,9 @@ def explained(
     log.info("explaining %s word by word; --explained 0 leaves them out", many)
     device = choose_device("auto")
     model, vocabulary = folder.load(device)
-    ids = ids_by_spelling(cache.ids)
     sheets = []
     for picture in chosen:
-        record = cache.read(ids[picture.image_id])
+        record = cache.read(places[picture.image_id])
         file = Path(record.file) if images is None else images / Path(record.file).name
         buffer = io.BytesIO()
         try:

@@ -24,7 +24,7 @@ from pipeline.report.curves import charts, read_metrics
 from pipeline.report.explained import explained
 from pipeline.report.pictures import frame, gather
 from pipeline.report.words import length_bars, tokenized, word_facts
-from pipeline.results import canonical_id, read_results
+from pipeline.results import canonical_id, places_in, read_results
 from pipeline.run_folder import RunFolder, open_run
 from pipeline.tables import percent
 
@@ -74,7 +74,8 @@ def write_report(
     found = read_results(folder.results(split), allow_empty=True).captions
     references = {canonical_id(image.image_id): image.captions for image in data.images}
     cider = _per_image(scores[split], "CIDEr")
-    groups = gather(found, references, cider, cache, images)
+    places = places_in(cache, data.images)
+    groups = gather(found, references, cider, cache, places, images)
     own, theirs = tokenized(found, references)
     metrics = read_metrics(folder.metrics)
     page = _template().render(
@@ -92,7 +93,7 @@ def write_report(
         split=split,
         groups=groups,
         ranked=bool(cider),
-        explained=explained(folder, cache, groups, images, explain),
+        explained=explained(folder, cache, groups, places, images, explain),
         frame=f"{frame(groups):.3f}",
         words=word_facts(own, theirs, len(folder.vocabulary())),
         lengths=length_bars(own, theirs),

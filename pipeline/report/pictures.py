@@ -15,7 +15,6 @@ from PIL import Image
 from extract.cache import FeatureCache
 from extract.errors import ExtractError
 from extract.images import ImageLimits, ImageRules, read_image
-from pipeline.results import ids_by_spelling
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +40,15 @@ def gather(
     references: Mapping[str, Sequence[str]],
     cider: Mapping[str, float],
     cache: FeatureCache,
+    places: Mapping[str, str],
     images: Path | None,
 ) -> dict[str, list[Picture]]:
     """Title -> pictures: best and worst by CIDEr-D and evenly from between.
 
-    Without CIDEr-D a selection from all. The photographs are where extraction found them, or
-    below `images`, by file name. Those that are not found are counted in a warning.
+    Without CIDEr-D a selection from all. `places` has each image's id in the cache. The photographs
+    are where extraction found them, or below `images`, by file name. Those that are not found are
+    counted in a warning.
     """
-    files = ids_by_spelling(cache.ids)
     groups = {}
     for title, ids in _chosen(list(captions), cider).items():
         groups[title] = [
@@ -57,7 +57,7 @@ def gather(
                 captions[image],
                 references.get(image, ()),
                 cider.get(image),
-                _file(cache, files.get(image), images),
+                _file(cache, places.get(image), images),
             )
             for image in ids
         ]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from caption.batches import Batches, Example, FeatureSource, names_in
-from caption.data import CaptionedImage
+from caption.batches import Batches, Example, FeatureSource
+from caption.data import CaptionedImage, names_in
 from extract.cache import FeatureCache
 from tests.caption.toy import write_toy
 
@@ -66,6 +66,8 @@ def test_images_go_by_their_files_where_ids_are_other_numbers(
     ]
     assert names_in(caches[0], crossed) == {"toy2": "toy3"}
     assert "file names, not by ids" in caplog.text
+    crossed.append(CaptionedImage(image_id="toy3", filename="gone.jpg"))
+    assert names_in(caches[0], crossed)["toy3"] == "gone", "not the photograph of another image"
     source = FeatureSource(caches[0], [STREAM], names={"toy2": "toy3"})
     rows = [s.features([i]).rows[STREAM] for s, i in ((source, "toy2"), (source, "toy3"))]
     assert rows[0].equal(rows[1])

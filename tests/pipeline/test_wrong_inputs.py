@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from caption.data import read_captions
+from caption.errors import CaptionError
+from extract.cache import FeatureCache
 from pipeline.cli import main
+from pipeline.explaining import open_image
+from pipeline.results import canonical_id, places_in
+from pipeline.run_folder import open_run
 from pipeline.training import train
 from tests.caption.toy import write_toy
 from tests.pipeline.test_train import CPU, quick
+
+OWN = {"features": None, "images": None, "boxes": None, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +108,22 @@ def test_an_interrupt_with_nothing_kept_promises_nothing(
     assert "the same command starts at the beginning" in capsys.readouterr().err
 
 
+def test_a_photograph_that_is_missing_is_not_another(tmp_path, capsys) -> None:
+    """An id that is another photograph's name does not stand for that photograph."""
+    cache, _ = write_toy(tmp_path)
+    entries = [{"id": "toy3", "file_name": "gone.jpg", "split": "train"}]
+    entries += [{"id": "9", "file_name": "toy3.jpg", "split": "train"}]
+    entries += [{"id": "8", "file_name": "toy8.jpg", "split": "val"}]
+    notes = [{"image_id": e["id"], "caption": "a red ball"} for e in entries]
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({"images": entries, "annotations": notes}))
+    with pytest.raises(CaptionError, match=r"1 of 2 training images.*no features.*: gone"):
+        train(quick("data.tokenizer=ptb"), path, cache, tmp_path / "run", CPU)
+    with pytest.raises(SystemExit) as ended:
+        main(["cache", "verify", str(cache), "--ids", str(path)])
+    assert ended.value.code == 1 and "gone" in capsys.readouterr().out
+
+
 def test_own_numbers_of_images_do_not_cross_their_captions(tmp_path, capsys, caplog) -> None:
     """COCO's form as labelling programs write it: ids are other photographs' names, or nobody's."""
     cache, captions = write_toy(tmp_path)
@@ -122,6 +146,11 @@ def test_own_numbers_of_images_do_not_cross_their_captions(tmp_path, capsys, cap
         with pytest.raises(SystemExit) as ended:
             main(["cache", "verify", str(cache), "--ids", str(path)])
         assert ended.value.code == 0, capsys.readouterr().out
+        found = places_in(FeatureCache(cache), read_captions(path).images)
+        for entry in entries:
+            assert found[canonical_id(entry["id"])] == Path(entry["file_name"]).stem
+            record, _ = open_image(open_run(out), (), entry["id"], **OWN)
+            assert record.image_id == Path(entry["file_name"]).stem
     assert losses["names"] == losses["numbers"] == losses["crossed"]
 
 
