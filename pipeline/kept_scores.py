@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from evaluate.scores import METRICS
 from pipeline.files import write_text
 from pipeline.scoring import Scored
+
+log = logging.getLogger(__name__)
 
 _COMMON = ("images", "refs", "tok", "version")  # parts of the signature that are of all metrics
 
@@ -20,8 +23,18 @@ def write_scores(path: Path, scored: Scored) -> None:
     """
     fresh = {**json.loads(scored.scores.to_json()), **scored.to_dict(), "basis": scored.basis}
     kept = _read(path)
-    found = merged(kept, fresh) if kept is not None and _same(kept, fresh) else fresh
+    same = kept is not None and _same(kept, fresh)
+    found = merged(kept, fresh) if kept is not None and same else fresh
+    if kept is not None and not same:
+        _tell_replaced(path, kept.get("decoding") or {}, fresh["decoding"] or {})
     write_text(path, json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _tell_replaced(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Warn where scores of the same name are gone that were of another way of decoding."""
+    other = [f"{key} {value}" for key, value in old.items() if new.get(key) != value]
+    if other:
+        log.warning("%s: replaces the scores with %s", path, ", ".join(other))
 
 
 def merged(kept: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def manner_of(
     kept = {
         "beam": settings.beam,
         "max_words": settings.max_words,
-        "captions": str(data.path),
-        "features": str(cache.path),
+        "captions": str(data.path.resolve()),
+        "features": str(cache.path.resolve()),
         "unlike_run": [words for _, words in apart],
     }
     return "".join(ending for ending, _ in apart), kept

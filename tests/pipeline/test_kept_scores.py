@@ -35,12 +35,13 @@ def keep(
     captions: dict[str, str] = CAPTIONS,
     references: dict[str, list[str]] = REFERENCES,
     domains: dict[str, str] | None = None,
+    decoding: dict | None = None,
 ) -> dict:
     """Score and keep; the content of the file then."""
     (folder / "results.json").write_text(json.dumps(captions))
     results = read_results(folder / "results.json")
     (scored,) = evaluate(
-        [Source(name="net", results=results)],
+        [Source(name="net", results=results, decoding=decoding)],
         references,
         Settings(metrics=tuple(metrics), resamples=10),
         references_path=folder,
@@ -72,6 +73,15 @@ def test_metrics_of_the_same_captions_are_added(tmp_path: Path) -> None:
 def test_scores_of_other_captions_or_references_are_replaced(tmp_path: Path, other: dict) -> None:
     keep(tmp_path, ("bleu", "rouge"))
     assert keep(tmp_path, ("cider",), **other)["corpus"].keys() == {"CIDEr"}
+
+
+def test_scores_of_another_way_of_decoding_are_not_replaced_in_silence(tmp_path, caplog) -> None:
+    keep(tmp_path, ("bleu",), decoding={"beam": 3, "features": "/a/features"})
+    keep(tmp_path, ("rouge",), decoding={"beam": 3, "features": "/b/features"})
+    assert not caplog.text, "the captions are the same"
+    other = {**CAPTIONS, "3": "a bus"}
+    keep(tmp_path, ("bleu",), other, decoding={"beam": 3, "features": "/c/features"})
+    assert "scores.json: replaces the scores with features /b/features" in caplog.text
 
 
 def test_a_metric_that_is_away_by_now_is_kept(
