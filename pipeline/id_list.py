@@ -48,7 +48,9 @@ def _of_json(path: Path) -> dict[str, str | None]:
         files = file_ids(images)
         named = set(files.values())  # an id that is another image's file name does not count
         return {
-            files[i.image_id] if i.image_id in named else i.image_id: files.get(i.image_id)
+            files.get(i.image_id, i.image_id) if i.image_id in named else i.image_id: files.get(
+                i.image_id
+            )
             for i in images
         }
     if isinstance(content, dict) and isinstance(content.get("images"), list):

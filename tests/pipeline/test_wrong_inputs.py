@@ -122,6 +122,11 @@ def test_a_photograph_that_is_missing_is_not_another(tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["cache", "verify", str(cache), "--ids", str(path)])
     assert ended.value.code == 1 and "gone" in capsys.readouterr().out
+    notes.append({"image_id": "toy8", "caption": "of an image without a file name"})
+    path.write_text(json.dumps({"images": entries, "annotations": notes}))
+    with pytest.raises(SystemExit) as ended:
+        main(["cache", "verify", str(cache), "--ids", str(path)])
+    assert ended.value.code == 1 and "toy8" not in capsys.readouterr().out
 
 
 def test_own_numbers_of_images_do_not_cross_their_captions(tmp_path, capsys, caplog) -> None:
